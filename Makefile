@@ -1,0 +1,63 @@
+# Everything that a fresh machine with python3 (3.11 to 3.13), git and make needs. Tools live in .tools/, packages in .venv/.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+REPO ?= .
+PYTEST_ARGS ?=
+PYTHON ?= python3
+UV := .tools/bin/uv
+VENV := .venv
+BIN := $(VENV)/bin
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+
+.PHONY: help run test test-unit test-contract test-integration test-acceptance check format bench golden neo4j lock install clean
+
+help: ## Show this help
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+
+$(UV):
+	$(PYTHON) -m venv .tools
+	.tools/bin/python -m pip install --quiet uv
+
+$(VENV)/.installed: requirements.lock pyproject.toml | $(UV)
+	$(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
+	$(UV) pip sync --quiet requirements.lock
+	$(UV) pip install --quiet --no-deps --editable .
+	@touch $@
+
+install: $(VENV)/.installed ## Install into .venv from requirements.lock
+
+run: install ## Index REPO (default: this folder), serve it, answer one question; Ctrl-C stops everything
+	$(BIN)/raycall serve --index "$(REPO)"
+
+test: install ## All tests: unit, contract, integration, acceptance (PYTEST_ARGS are passed on)
+	$(BIN)/python -m pytest tests $(PYTEST_ARGS)
+
+test-unit: install ## Unit tests only: no Ray, no JVM, no socket
+	$(BIN)/python -m pytest tests/unit $(PYTEST_ARGS)
+
+test-contract: install ## One behaviour suite over every implementation of a port
+	$(BIN)/python -m pytest tests/contract $(PYTEST_ARGS)
+
+test-integration: install ## Tests on real Ray and a real JVM
+	$(BIN)/python -m pytest tests/integration $(PYTEST_ARGS)
+
+test-acceptance: install ## Tests of the whole stack, as a user would
+	$(BIN)/python -m pytest tests/acceptance $(PYTEST_ARGS)
+
+check: install ## Format, lint, types and the import rule
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: install ## Format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock: | $(UV) ## Renew requirements.lock from pyproject.toml
+	$(UV) pip compile --quiet --universal --generate-hashes --extra dev --custom-compile-command "make lock" \
+		pyproject.toml --output-file requirements.lock
+
+clean: ## Remove what was installed, cached and indexed here
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info .raycall

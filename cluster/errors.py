@@ -1,0 +1,148 @@
+"""Every error that Raycall raises on purpose, as one tree.
+
+    RaycallError
+    ├── UsageError            the caller's input; HTTP 422, CLI exit 2
+    │   ├── ConfigError
+    │   └── TooLargeError     HTTP 413
+    ├── AuthenticationError   no key, or an unknown or revoked one; HTTP 401
+    ├── ForbiddenError        the key may not do this; HTTP 403
+    ├── NotFoundError         HTTP 404; also for what the key may not know to exist
+    ├── ConflictError         a compare-and-swap lost, or a revision is stale; HTTP 409
+    ├── UnavailableError      a part is down or too slow; HTTP 503
+    │   ├── EmbedderError
+    │   ├── ShardError
+    │   └── OverloadedError   HTTP 429
+    └── IntegrityError        stored bytes are not what was written; HTTP 500
+        ├── CorruptIndexError
+        ├── ModelFileError
+        └── VectorError       wrong dimension, NaN, infinite or zero vector
+
+`code` is stable: clients may match on it. `detail` is for people. Errors cross process borders, so each one pickles to an
+equal error.
+"""
+
+from __future__ import annotations
+
+
+class RaycallError(Exception):
+    """Something that Raycall itself refuses or could not do."""
+
+    code = "raycall_error"
+    http_status = 500
+
+    def __init__(self, detail: str = "", *, field: str | None = None) -> None:
+        self.detail = detail or (type(self).__doc__ or "").splitlines()[0]
+        #: The name of the input field at fault, where there is one.
+        self.field = field
+        super().__init__(self.detail)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.detail, self.field)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.detail, self.field))
+
+
+def _rebuild(cls: type[RaycallError], detail: str, field: str | None) -> RaycallError:
+    return cls(detail, field=field)
+
+
+class UsageError(RaycallError):
+    """The input is not usable."""
+
+    code = "invalid_input"
+    http_status = 422
+
+
+class ConfigError(UsageError):
+    """The configuration is not usable."""
+
+    code = "invalid_config"
+
+
+class TooLargeError(UsageError):
+    """The request is larger than the server takes."""
+
+    code = "too_large"
+    http_status = 413
+
+
+class AuthenticationError(RaycallError):
+    """No usable API key was given."""
+
+    code = "unauthenticated"
+    http_status = 401
+
+
+class ForbiddenError(RaycallError):
+    """The API key does not allow this."""
+
+    code = "forbidden"
+    http_status = 403
+
+
+class NotFoundError(RaycallError):
+    """There is no such thing, or none that this key may see."""
+
+    code = "not_found"
+    http_status = 404
+
+
+class ConflictError(RaycallError):
+    """Somebody else changed it first."""
+
+    code = "conflict"
+    http_status = 409
+
+
+class UnavailableError(RaycallError):
+    """A needed part is down or too slow; try again."""
+
+    code = "unavailable"
+    http_status = 503
+
+
+class EmbedderError(UnavailableError):
+    """The embedder did not answer with usable vectors."""
+
+    code = "embedder_unavailable"
+
+
+class ShardError(UnavailableError):
+    """A shard did not answer."""
+
+    code = "shard_unavailable"
+
+
+class OverloadedError(UnavailableError):
+    """Too many requests are waiting; try again later."""
+
+    code = "overloaded"
+    http_status = 429
+
+
+class IntegrityError(RaycallError):
+    """Stored data is not what was written."""
+
+    code = "integrity"
+
+
+class CorruptIndexError(IntegrityError):
+    """An index file does not match its manifest."""
+
+    code = "corrupt_index"
+
+
+class ModelFileError(IntegrityError):
+    """A model file is missing or not the expected one."""
+
+    code = "model_file"
+
+
+class VectorError(IntegrityError):
+    """A vector is not usable: wrong dimension, NaN, infinite or zero."""
+
+    code = "bad_vector"

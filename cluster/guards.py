@@ -1,0 +1,231 @@
+"""The guard algebra: one expression says what a principal may read, and every engine is handed that same expression.
+
+A guard is a small boolean expression over a node's guard columns. It is compiled to SQL, to plain Python and to an Arrow mask
+here, and to a Lucene FILTER in `cluster.index.lexical`; a property test holds all of them equal. Everywhere it is a
+pre-filter, applied before the top-k cut. The layers, in the order in which ARCHITECTURE.md lists them:
+
+    1 soft delete   deleted_at IS NULL
+    2 scope         scope IS NULL OR scope IN allowed scopes          (not for a principal without a scope list)
+    3 agent tag     agents HAS slug; for related nodes: agents IS NULL OR agents HAS slug     (only for an agent)
+    4 expansion     layers 1 to 3, 5 and 6 again for every related node, in the weaker form of layer 3
+    5 account       account = the principal's account
+    + membership    project IN the key's projects, cut to the requested ones
+    + visibility    NULL or project: pass; personal: the owner or a listed reader; team: a member of the project's team
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cluster.model.access import Principal
+from cluster.model.nodes import Node, Visibility
+
+#: Guard columns that hold one value or null, and those that hold a list (or null).
+SCALAR_COLUMNS = ("account", "project", "store", "scope", "visibility", "owner_agent", "deleted_at")
+LIST_COLUMNS = ("labels", "agents", "shared_with")
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """The column has no value (for a list column: no list at all, which differs from an empty list)."""
+
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    """The scalar column's value is one of `values`; never true of null or with no values."""
+
+    column: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Has:
+    """The list column contains one of `values`; never true of null or with no values."""
+
+    column: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Every part holds; with no parts, true."""
+
+    parts: tuple[Guard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """At least one part holds; with no parts, false."""
+
+    parts: tuple[Guard, ...]
+
+
+Guard: TypeAlias = IsNull | In | Has | All | AnyOf
+
+
+def search_guard(principal: Principal, projects: Iterable[str] | None = None, labels: Iterable[str] = ()) -> Guard:
+    """What `principal` may find, in `projects` (None: wherever it is a member) and with any of `labels` (none: no limit).
+
+    Asking for a project that the key is no member of narrows to nothing; it never widens.
+    """
+    parts = [*_common_layers(principal, projects)]
+    if principal.agent is not None:
+        parts.append(Has("agents", (principal.agent,)))
+    wanted = _sorted(labels)
+    if wanted:
+        parts.append(Has("labels", wanted))
+    return All(tuple(parts))
+
+
+def expansion_guard(principal: Principal) -> Guard:
+    """What `principal` may see as a related node: as `search_guard`, but untagged nodes pass the agent layer."""
+    parts = [*_common_layers(principal, None)]
+    if principal.agent is not None:
+        parts.append(AnyOf((IsNull("agents"), Has("agents", (principal.agent,)))))
+    return All(tuple(parts))
+
+
+def _common_layers(principal: Principal, projects: Iterable[str] | None) -> Iterable[Guard]:
+    yield IsNull("deleted_at")
+    yield In("account", (principal.account,))
+    allowed = principal.projects
+    if projects is not None:
+        asked = frozenset(projects)
+        allowed = asked if allowed is None else asked & allowed
+    if allowed is not None:
+        yield In("project", _sorted(allowed))
+    if principal.scopes is not None:
+        yield AnyOf((IsNull("scope"), In("scope", _sorted(principal.scopes))))
+    yield _visibility(principal)
+
+
+def _visibility(principal: Principal) -> Guard:
+    readable: list[Guard] = [IsNull("visibility"), In("visibility", (Visibility.PROJECT.value,))]
+    if principal.agent is not None:
+        reader = (principal.agent,)
+        readable.append(
+            All(
+                (
+                    In("visibility", (Visibility.PERSONAL.value,)),
+                    AnyOf((In("owner_agent", reader), Has("shared_with", reader))),
+                )
+            )
+        )
+    if principal.teams:
+        readable.append(All((In("visibility", (Visibility.TEAM.value,)), In("project", _sorted(principal.teams)))))
+    return AnyOf(tuple(readable))
+
+
+def _sorted(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({str(value) for value in values}))
+
+
+def signature(guard: Guard) -> str:
+    """A stable key for caches of what a guard selects (32 hex digits). Equal guards have equal signatures."""
+    return hashlib.blake2b(repr(guard).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+# --- plain Python ------------------------------------------------------------------------------------------------------------
+
+
+def allows(guard: Guard, node: Node) -> bool:
+    """Whether `guard` selects `node`: the reference that the other compilers are held to."""
+    match guard:
+        case IsNull(column):
+            return getattr(node, column) is None
+        case In(column, values):
+            value = getattr(node, column)
+            return value is not None and str(value) in values
+        case Has(column, values):
+            return any(item in values for item in getattr(node, column) or ())
+        case All(parts):
+            return all(allows(part, node) for part in parts)
+        case AnyOf(parts):
+            return any(allows(part, node) for part in parts)
+
+
+# --- SQL ---------------------------------------------------------------------------------------------------------------------
+
+
+def to_sql(guard: Guard, table: str = "nodes") -> tuple[str, list[str]]:
+    """A WHERE expression with "?" places, and their values. List columns are JSON arrays (or NULL) in the table.
+
+    Column names come from this module's own constants; values are always parameters.
+    """
+    match guard:
+        case IsNull(column):
+            return f"{table}.{_column(column)} IS NULL", []
+        case In(_, ()) | Has(_, ()) | AnyOf(()):
+            return "0", []
+        case In(column, values):
+            return f"{table}.{_column(column)} IN ({_places(values)})", list(values)
+        case Has(column, values):
+            items = f"json_each({table}.{_column(column)}) AS item"
+            return f"EXISTS (SELECT 1 FROM {items} WHERE item.value IN ({_places(values)}))", list(values)  # noqa: S608
+        case All(()):
+            return "1", []
+        case All(parts):
+            return _joined(" AND ", parts, table)
+        case AnyOf(parts):
+            return _joined(" OR ", parts, table)
+
+
+def _joined(word: str, parts: tuple[Guard, ...], table: str) -> tuple[str, list[str]]:
+    compiled = [to_sql(part, table) for part in parts]
+    return "(" + word.join(sql for sql, _ in compiled) + ")", [value for _, values in compiled for value in values]
+
+
+def _places(values: tuple[str, ...]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _column(name: str) -> str:
+    if name not in SCALAR_COLUMNS and name not in LIST_COLUMNS:
+        raise ValueError(f"no guard column {name!r}")
+    return name
+
+
+# --- Arrow -------------------------------------------------------------------------------------------------------------------
+
+
+def to_mask(guard: Guard, rows: pa.Table) -> pa.BooleanArray:
+    """One boolean a row, never null, shape (rows.num_rows,). List columns are `list<string>`."""
+    match guard:
+        case IsNull(column):
+            return _flat(pc.is_null(rows[column]))
+        case In(column, values):
+            return _flat(pc.fill_null(pc.is_in(rows[column], pa.array(values, rows[column].type)), False))
+        case Has(column, values):
+            return _has(_flat(rows[column]), values)
+        case All(parts):
+            return _folded(pc.and_, True, parts, rows)
+        case AnyOf(parts):
+            return _folded(pc.or_, False, parts, rows)
+
+
+def _folded(op: object, start: bool, parts: tuple[Guard, ...], rows: pa.Table) -> pa.BooleanArray:
+    mask = pa.repeat(pa.scalar(start), rows.num_rows)
+    for part in parts:
+        mask = op(mask, to_mask(part, rows))  # type: ignore[operator]
+    return mask
+
+
+def _has(lists: pa.ListArray, values: tuple[str, ...]) -> pa.BooleanArray:
+    parents = pc.list_parent_indices(lists)
+    hit = pc.is_in(pc.list_flatten(lists), pa.array(values, pa.string()))
+    found = pc.unique(parents.filter(pc.fill_null(hit, False)))
+    return pc.is_in(pa.array(range(len(lists)), found.type), found)
+
+
+def _flat(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    return column

@@ -1,0 +1,92 @@
+"""What a generation is made of: immutable values, with a versioned JSON form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from cluster.errors import CorruptIndexError
+
+#: Raised when the layout of a generation changes. An older one stays readable or demands a rebuild; it is never guessed at.
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorIdentity:
+    """What makes two vectors comparable. Vectors of two identities never meet in one index or one score list."""
+
+    provider: str
+    model: str
+    dimensions: int
+    modality: str = "text"
+    #: "symmetric" when documents and queries are embedded alike; else the model's own name for the pairing.
+    intent: str = "symmetric"
+    normalised: bool = True
+
+    @property
+    def key(self) -> str:
+        """One token for logs, caches and file names: `provider/model/dimensions/modality/intent/l2|raw`."""
+        norm = "l2" if self.normalised else "raw"
+        return f"{self.provider}/{self.model}/{self.dimensions}/{self.modality}/{self.intent}/{norm}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """One partition of a generation: a Lucene directory, a FAISS file and the rows that both number alike."""
+
+    #: Folder inside the generation, for example "b0003".
+    name: str
+    rows: int
+    #: Rows that have a vector; the rest are found by their words alone.
+    vectors: int
+    #: BLAKE2b-128 by relative path, of every file of the bucket.
+    checksums: Mapping[str, str]
+    #: Hash of the rows' ids, guard columns and content hashes: equal inputs give equal buckets, which are linked, not rebuilt.
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One generation of one project."""
+
+    generation: str
+    account: str
+    project: str
+    created_at: int
+    #: The store's revision that this generation shows.
+    watermark: int
+    analyzer: str
+    identity: VectorIdentity
+    buckets: tuple[Bucket, ...]
+    #: The generation that this one replaced, kept for rollback; None for the first.
+    previous: str | None = None
+    format_version: int = FORMAT_VERSION
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all buckets."""
+        return sum(bucket.rows for bucket in self.buckets)
+
+    @property
+    def vectors(self) -> int:
+        """Rows of all buckets that have a vector."""
+        return sum(bucket.vectors for bucket in self.buckets)
+
+    def to_json(self) -> dict[str, Any]:
+        """The form that `manifest.json` holds."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Manifest:
+        """Reads `to_json`'s form; raises CorruptIndexError on another format version or a missing field."""
+        version = raw.get("format_version")
+        if version != FORMAT_VERSION:
+            raise CorruptIndexError(f"manifest has format version {version!r}, this program reads {FORMAT_VERSION}")
+        try:
+            known = {**raw, "identity": VectorIdentity(**raw["identity"])}
+            known["buckets"] = tuple(Bucket(**bucket) for bucket in raw["buckets"])
+            return cls(**known)
+        except (KeyError, TypeError) as error:
+            raise CorruptIndexError(f"manifest is not readable: {error}") from error

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from cluster.guards import Guard
 from cluster.model.access import ApiKey
+from cluster.model.guard import Guard
 from cluster.model.manifest import VectorIdentity
 from cluster.model.nodes import Edge, Node, Related
 from cluster.model.query import LegAnswer, LexicalQuery, TermStatistics, VectorQuery

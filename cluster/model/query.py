@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cluster.guards import Guard
+from cluster.model.guard import Guard
 from cluster.model.manifest import VectorIdentity
 from cluster.model.nodes import Node, Related
 

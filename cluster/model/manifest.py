@@ -42,8 +42,10 @@ class Bucket:
     vectors: int
     #: BLAKE2b-128 by relative path, of every file of the bucket.
     checksums: Mapping[str, str]
-    #: Hash of the rows' ids, guard columns and content hashes: equal inputs give equal buckets, which are linked, not rebuilt.
-    fingerprint: str
+    #: Hash of what the rows and the Lucene directory are made from, and of what the vector file is made from: a part whose
+    #: inputs are those of the previous generation is linked, not rebuilt.
+    lexical_fingerprint: str
+    vector_fingerprint: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

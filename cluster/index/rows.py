@@ -1,0 +1,61 @@
+"""The rows of a bucket as an Arrow table: ids, guard columns and token counts, in the order that Lucene and FAISS number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cluster.errors import CorruptIndexError
+from cluster.model.nodes import Node
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("account", pa.string()),
+        ("project", pa.string()),
+        ("store", pa.string()),
+        ("scope", pa.string()),
+        ("visibility", pa.string()),
+        ("owner_agent", pa.string()),
+        ("deleted_at", pa.int64()),
+        ("labels", pa.list_(pa.string())),
+        ("agents", pa.list_(pa.string())),
+        ("shared_with", pa.list_(pa.string())),
+        ("tokens", pa.int32()),
+    ]
+)
+
+
+def rows_table(nodes: Sequence[Node], tokens: npt.NDArray[np.int32]) -> pa.Table:
+    """One row a node, in the given order; `tokens` has shape (len(nodes),): the length of each row's text in tokens."""
+    columns = [pa.array([_value(node, name) for node in nodes], SCHEMA.field(name).type) for name in SCHEMA.names[:-1]]
+    return pa.table([*columns, pa.array(tokens, pa.int32())], schema=SCHEMA)
+
+
+def _value(node: Node, name: str) -> object:
+    value = getattr(node, name)
+    if isinstance(value, tuple):
+        return list(value)
+    # Enumerations are stored by their value.
+    return getattr(value, "value", value)
+
+
+def write_rows(path: Path, table: pa.Table) -> None:
+    """Writes `rows.parquet`. The same table gives the same bytes."""
+    pq.write_table(table, path, compression="zstd", store_schema=False)
+
+
+def read_rows(path: Path, expected: int) -> pa.Table:
+    """Reads `rows.parquet` with one chunk a column; raises CorruptIndexError unless it has `expected` rows of this schema."""
+    try:
+        table = pq.read_table(path, schema=SCHEMA).combine_chunks()
+    except (OSError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise CorruptIndexError(f"{path.name} is not readable: {error}") from error
+    if table.num_rows != expected:
+        raise CorruptIndexError(f"{path.name} has {table.num_rows} rows, the manifest says {expected}")
+    return table

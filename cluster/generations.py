@@ -58,5 +58,5 @@ def check_manifest(manifest: Manifest) -> None:
     for bucket in manifest.buckets:
         if not 0 <= bucket.vectors <= bucket.rows:
             raise CorruptIndexError(f"bucket {bucket.name} has {bucket.vectors} vectors for {bucket.rows} rows")
-        if "rows.parquet" not in bucket.checksums:
+        if not any(path.endswith("rows.parquet") for path in bucket.checksums):
             raise CorruptIndexError(f"bucket {bucket.name} lists no rows")

@@ -79,6 +79,15 @@ class GenerationStore:
         return None if pointer.generation is None else self.manifest(project, pointer.generation)
 
     @contextmanager
+    def build_lock(self, project: str) -> Iterator[None]:
+        """Waits until no other process builds this project, and keeps others out. Freed by the kernel when a holder dies."""
+        folder = self._project(project)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".build.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
     def building(self, project: str, generation: str) -> Iterator[Path]:
         """A folder to build `generation` in. Removed when the body raises; becomes the generation by `finish`."""
         part = self._project(project) / (generation + _PART)
@@ -163,12 +172,12 @@ class GenerationStore:
         _write_durably(self._project(project) / _POINTER, json.dumps(asdict(pointer)).encode())
 
 
-def checksums(folder: Path) -> dict[str, str]:
-    """BLAKE2b-128 of every file below `folder`, by path relative to it with "/" between segments."""
+def checksums(folder: Path, prefix: str = "") -> dict[str, str]:
+    """BLAKE2b-128 of every file below `folder`, by `prefix` and the path relative to it, with "/" between segments."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():
-            found[path.relative_to(folder).as_posix()] = file_checksum(path)
+            found[(Path(prefix) / path.relative_to(folder)).as_posix()] = file_checksum(path)
     return found
 
 

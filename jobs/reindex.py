@@ -1,0 +1,95 @@
+"""From the store to a served generation: embed, build, publish; and the same again under a better embedder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cluster.model.manifest import Manifest, VectorIdentity
+from cluster.model.nodes import Node
+from cluster.ports import Clock, Embedder
+from jobs.build import Builder, lexical_fingerprint, searchable, vector_fingerprint
+from jobs.embed import embedding_hash, fill_cache
+
+#: Texts that are embedded before publishing rather than after, when the served generation has the better identity already:
+#: a few seconds of waiting for an answer that is complete at once.
+INLINE_TEXTS = 64
+
+#: phase, done, total
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reindexer:
+    """Publishes generations of one account."""
+
+    builder: Builder
+    #: Fast, for the first generation of a project.
+    first: Embedder
+    #: Better, for the generation that follows in the background. The same as `first` where there is only one.
+    target: Embedder
+    clock: Clock
+
+    def publish(self, account: str, project: str, progress: Progress) -> Manifest:
+        """Makes the store's present state searchable: under the served identity, or the first embedder's for a new project.
+
+        Returns the served generation; the same one as before when nothing changed.
+        """
+        served = self.builder.generations.current(project)
+        embedder = self.first
+        if served is not None and served.identity == self.target.identity:
+            embedder = self.target
+        nodes = searchable(self.builder.store, account, project)
+        if embedder is self.first or len(self._uncached(nodes, embedder)) <= INLINE_TEXTS:
+            fill_cache(nodes, embedder, self.builder.vectors, lambda done: progress("embed", done, len(nodes)))
+        return self._build(account, project, embedder.identity, progress)
+
+    def refine(self, account: str, project: str, progress: Progress) -> Manifest:
+        """Embeds everything with the target embedder and publishes that; may take minutes, and goes on where it was stopped."""
+        nodes = searchable(self.builder.store, account, project)
+        fill_cache(nodes, self.target, self.builder.vectors, lambda done: progress("embed", done, len(nodes)))
+        return self._build(account, project, self.target.identity, progress)
+
+    def needs_refining(self, account: str, project: str) -> bool:
+        """Whether the served generation has another identity than the target's, or rows that the target could still embed."""
+        served = self.builder.generations.current(project)
+        if served is None:
+            return False
+        if served.identity != self.target.identity:
+            return True
+        if served.vectors == served.rows:
+            return False
+        return bool(self._uncached(searchable(self.builder.store, account, project), self.target))
+
+    def _uncached(self, nodes: Sequence[Node], embedder: Embedder) -> set[str]:
+        hashes = {embedding_hash(node) for node in nodes}
+        return hashes - self.builder.vectors.get(embedder.identity, sorted(hashes)).keys()
+
+    def _build(self, account: str, project: str, identity: VectorIdentity, progress: Progress) -> Manifest:
+        generations = self.builder.generations
+        with generations.build_lock(project):
+            served = generations.current(project)
+            progress("build", 0, 1)
+            if served is not None and self._unchanged(served, identity):
+                return served
+            manifest = self.builder.build(account, project, identity, self.clock.now_ms())
+            generations.publish(manifest, required=None if served is None else served.generation)
+            generations.sweep(project)
+            progress("build", 1, 1)
+            return manifest
+
+    def _unchanged(self, served: Manifest, identity: VectorIdentity) -> bool:
+        """Whether a build would give what is served already, bucket by bucket."""
+        if served.identity != identity or served.analyzer != self.builder.analyzer:
+            return False
+        buckets = self.builder.partition(searchable(self.builder.store, served.account, served.project))
+        if len(buckets) != len(served.buckets):
+            return False
+        for nodes, bucket in zip(buckets, served.buckets, strict=True):
+            hashes = [embedding_hash(node) for node in nodes]
+            known = self.builder.vectors.get(identity, hashes)
+            if bucket.lexical_fingerprint != lexical_fingerprint(nodes, served.analyzer):
+                return False
+            if bucket.vector_fingerprint != vector_fingerprint(nodes, hashes, identity, known):
+                return False
+        return True

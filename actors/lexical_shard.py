@@ -1,0 +1,114 @@
+"""A lexical shard: the Lucene side of the partitions placed on it. A plain class; `actors.remote` makes an actor of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from actors.merge import merge_hits
+from actors.partitions import PartitionHolder, partition_failure
+from cluster.model.guard import All, Guard
+from cluster.model.query import LegAnswer, LexicalQuery, PartitionFailure, Pins, Statistics, TermStatistics
+
+#: Distinct terms of one query that are searched; the rarest are kept. Lucene's own bound is 1,024 clauses.
+MAX_TERMS = 256
+
+EVERYTHING = All(())
+
+
+class LexicalPartition(Protocol):
+    """What a lexical shard needs of a partition."""
+
+    def statistics(self, terms: Sequence[str], guard: Guard) -> TermStatistics: ...
+    def search(
+        self, terms: Sequence[str], guard: Guard, statistics: TermStatistics, k: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], int | None]: ...
+    def ids(self, rows: npt.NDArray[np.int64]) -> list[str]: ...
+    def close(self) -> None: ...
+
+
+#: (distinct terms, statistics, limit) -> the terms to search, rarest first, and the number left out.
+ChooseTerms = Callable[[Sequence[str], TermStatistics, int], tuple[list[str], int]]
+
+
+class LexicalShard:
+    """Answers lexical questions over the partitions that it holds, with the statistics of all addressed ones."""
+
+    def __init__(
+        self,
+        partitions: PartitionHolder[Any],
+        analyse: Callable[[str], Sequence[str]],
+        choose_terms: ChooseTerms,
+    ) -> None:
+        self._partitions = partitions
+        self._analyse = analyse
+        self._choose_terms = choose_terms
+
+    def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
+        """Opens the pinned generations ahead of the first question; returns what of them could not be opened."""
+        return tuple(self._partitions.held(pins)[1])
+
+    def statistics(self, queries: Sequence[LexicalQuery]) -> list[TermStatistics]:
+        """This shard's part of each query's statistics; the caller adds the parts up and sends the sum with the search."""
+        return [self._own_statistics(query, self._terms(query))[0] for query in queries]
+
+    def search(self, queries: Sequence[LexicalQuery]) -> list[LegAnswer]:
+        """One answer a query. A partition that fails is named in its answer, and the others' hits stand."""
+        return [self._search(query) for query in queries]
+
+    def close(self) -> None:
+        """Closes every partition."""
+        self._partitions.close()
+
+    def _terms(self, query: LexicalQuery) -> list[str]:
+        return list(dict.fromkeys(self._analyse(query.text)))
+
+    def _own_statistics(
+        self, query: LexicalQuery, terms: Sequence[str]
+    ) -> tuple[TermStatistics, list[tuple[str, LexicalPartition]], list[PartitionFailure]]:
+        """The sum over the partitions that could be asked, those partitions, and the failures of the rest."""
+        held, failures = self._partitions.held(query.pins)
+        guard = query.guard if query.statistics_mode is Statistics.VISIBLE else EVERYTHING
+        total = TermStatistics(documents=0, tokens=0, document_frequency=dict.fromkeys(terms, 0))
+        usable = []
+        for name, partition in held:
+            try:
+                total += partition.statistics(terms, guard)
+                usable.append((name, partition))
+            except Exception as error:
+                failures.append(partition_failure(name, query.pins, error))
+        return total, usable, failures
+
+    def _search(self, query: LexicalQuery) -> LegAnswer:
+        terms = self._terms(query)
+        own, partitions, failures = self._own_statistics(query, terms)
+        statistics = query.statistics or own
+        chosen, cut = self._choose_terms(terms, statistics, MAX_TERMS)
+        parts: list[list[tuple[str, float]]] = []
+        counts: list[int | None] = []
+        for name, partition in partitions:
+            try:
+                rows, scores, count = partition.search(chosen, query.guard, statistics, query.k)
+                parts.append(list(zip(partition.ids(rows), scores.tolist(), strict=True)))
+                counts.append(count)
+            except Exception as error:
+                failures.append(partition_failure(name, query.pins, error))
+        hits = merge_hits(parts, query.k)
+        return LegAnswer(
+            ids=tuple(node_id for node_id, _ in hits),
+            scores=np.array([score for _, score in hits], dtype=np.float64),
+            matched=None if None in counts else sum(count or 0 for count in counts),
+            asked=len(parts) + len(failures),
+            answered=len(parts),
+            failures=tuple(failures),
+            explain={
+                "terms": {term: statistics.document_frequency.get(term, 0) for term in chosen},
+                "terms_cut": cut,
+                "documents": statistics.documents,
+                "tokens": statistics.tokens,
+                "statistics": query.statistics_mode.value,
+            },
+        )

@@ -1,0 +1,91 @@
+"""A vector shard: the FAISS side of the partitions placed on it. A plain class; `actors.remote` makes an actor of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from actors.merge import merge_hits
+from actors.partitions import PartitionHolder, partition_failure
+from cluster.errors import IntegrityError
+from cluster.guards import signature
+from cluster.model.guard import Guard
+from cluster.model.manifest import VectorIdentity
+from cluster.model.query import LegAnswer, PartitionFailure, Pins, VectorQuery
+
+
+class VectorPartition(Protocol):
+    """What a vector shard needs of a partition."""
+
+    @property
+    def identity(self) -> VectorIdentity: ...
+    def search(
+        self, queries: npt.NDArray[np.float32], guard: Guard, k: int
+    ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]: ...
+    def ids(self, rows: npt.NDArray[np.int64]) -> list[str]: ...
+    def close(self) -> None: ...
+
+
+class VectorShard:
+    """Answers vector questions over the partitions that it holds."""
+
+    def __init__(self, partitions: PartitionHolder[Any]) -> None:
+        self._partitions = partitions
+
+    def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
+        """Opens the pinned generations ahead of the first question; returns what of them could not be opened."""
+        return tuple(self._partitions.held(pins)[1])
+
+    def search(self, queries: Sequence[VectorQuery]) -> list[LegAnswer]:
+        """One answer a query. Questions of one guard over one set of generations are scanned together."""
+        answers: list[LegAnswer | None] = [None] * len(queries)
+        groups: dict[tuple[object, ...], list[int]] = {}
+        for place, query in enumerate(queries):
+            key = (signature(query.guard), tuple(sorted(query.pins.items())), query.identity.key, query.k)
+            groups.setdefault(key, []).append(place)
+        for places in groups.values():
+            for place, answer in zip(places, self._search_group([queries[place] for place in places]), strict=True):
+                answers[place] = answer
+        return [answer for answer in answers if answer is not None]
+
+    def close(self) -> None:
+        """Closes every partition."""
+        self._partitions.close()
+
+    def _search_group(self, queries: Sequence[VectorQuery]) -> list[LegAnswer]:
+        first = queries[0]
+        partitions, failures = self._partitions.held(first.pins)
+        vectors = np.stack([query.vector for query in queries])
+        parts: list[list[list[tuple[str, float]]]] = [[] for _ in queries]
+        answered = 0
+        for name, partition in partitions:
+            try:
+                found = self._scan(partition, vectors, first)
+            except Exception as error:
+                failures.append(partition_failure(name, first.pins, error))
+                continue
+            answered += 1
+            for place, (rows, scores) in enumerate(found):
+                parts[place].append(list(zip(partition.ids(rows), scores.tolist(), strict=True)))
+        return [_answer(part, first.k, answered, failures) for part in parts]
+
+    def _scan(
+        self, partition: VectorPartition, vectors: npt.NDArray[np.float32], query: VectorQuery
+    ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
+        if partition.identity != query.identity:
+            raise IntegrityError(f"the partition's vectors are {partition.identity.key}, the query's are {query.identity.key}")
+        return partition.search(vectors, query.guard, query.k)
+
+
+def _answer(parts: list[list[tuple[str, float]]], k: int, answered: int, failures: list[PartitionFailure]) -> LegAnswer:
+    hits = merge_hits(parts, k)
+    return LegAnswer(
+        ids=tuple(node_id for node_id, _ in hits),
+        scores=np.array([score for _, score in hits], dtype=np.float64),
+        asked=answered + len(failures),
+        answered=answered,
+        failures=tuple(failures),
+    )

@@ -1,0 +1,124 @@
+"""Two ranked lists become one. Pure: the same answers give the same order, whatever order they came in.
+
+    weighted      0.7 * cosine + 0.3 * (bm25 - min) / (max - min), the minimum and maximum taken over the lexical candidates of
+                  this query; 1.0 for each of them when they are all equal (the first seed's formula and weights)
+    weighted_max  0.7 * cosine + 0.3 * bm25 / max
+    rrf           sum over the legs of 1 / (60 + rank), rank from 1 (Cormack, Clarke, Büttcher, SIGIR 2009)
+
+Rules that hold for all of them:
+
+- A node that one leg did not find has 0 there (weighted) or no summand there (rrf): no rank is made up for it.
+- A node that a leg names twice counts once, with that leg's best score; ranks close up behind it.
+- A score that is not a finite number counts as not found by that leg.
+- When a whole leg is missing (it failed, or had nothing to ask with) the other one gets the full weight, so that scores keep
+  their range: the cosine as it is, or the scaled BM25. A leg that ran and found nothing is not missing.
+- A negative cosine stays negative: such a node stands below one that the vector leg did not propose at all, and is not lifted
+  to 0, because the order inside the vector leg would be lost.
+- No lower bound on the spread of BM25 scores is assumed: two close scores become 1 and 0. The raw scores are in the answer.
+- Order: fused score descending, then id ascending. The scaling of `weighted` takes the weakest real match to 0, which is also
+  the part of a node without any match, so there a match stands before none at equal score.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from cluster.model.query import Fusion, LegAnswer, Score
+
+VECTOR_WEIGHT = 0.7
+LEXICAL_WEIGHT = 0.3
+#: The constant of reciprocal rank fusion.
+RRF_K = 60
+
+
+def fuse(lexical: LegAnswer | None, vector: LegAnswer | None, method: Fusion = Fusion.WEIGHTED) -> list[tuple[str, Score]]:
+    """Every node that a leg proposes, once, best first. None for a leg that is missing. Fused scores are finite."""
+    bm25 = None if lexical is None else _best(zip(lexical.ids, lexical.scores.tolist(), strict=True))
+    cosine = None if vector is None else _best(zip(vector.ids, vector.scores.tolist(), strict=True))
+    if method is Fusion.RRF:
+        return _reciprocal_ranks(bm25 or {}, cosine or {})
+    return _weighted(bm25, cosine, method)
+
+
+def parameters(method: Fusion) -> dict[str, float | str]:
+    """The numbers behind `method`, for an explanation."""
+    if method is Fusion.RRF:
+        return {"method": method.value, "k": RRF_K}
+    scaling = "bm25 / max" if method is Fusion.WEIGHTED_MAX else "(bm25 - min) / (max - min)"
+    return {"method": method.value, "vector_weight": VECTOR_WEIGHT, "lexical_weight": LEXICAL_WEIGHT, "bm25_scaling": scaling}
+
+
+def ranks(answer: LegAnswer | None) -> dict[str, int]:
+    """Rank from 1 by id, as fusion counts it: duplicates and unusable scores out, equal scores by id."""
+    if answer is None:
+        return {}
+    return _ranked(_best(zip(answer.ids, answer.scores.tolist(), strict=True)))
+
+
+def _best(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+    best: dict[str, float] = {}
+    for node_id, score in pairs:
+        if math.isfinite(score) and score > best.get(node_id, -math.inf):
+            best[node_id] = score
+    return best
+
+
+def _ranked(scores: Mapping[str, float]) -> dict[str, int]:
+    order = sorted(scores, key=lambda node_id: (-scores[node_id], node_id))
+    return {node_id: rank for rank, node_id in enumerate(order, start=1)}
+
+
+def _weighted(bm25: dict[str, float] | None, cosine: dict[str, float] | None, method: Fusion) -> list[tuple[str, Score]]:
+    lexical_weight = LEXICAL_WEIGHT if cosine is not None else 1.0
+    vector_weight = VECTOR_WEIGHT if bm25 is not None else 1.0
+    bm25, cosine = bm25 or {}, cosine or {}
+    scaled = _over_max(bm25) if method is Fusion.WEIGHTED_MAX else _min_max(bm25)
+    fused = [
+        (
+            node_id,
+            Score(
+                fused=vector_weight * cosine.get(node_id, 0.0) + lexical_weight * scaled.get(node_id, 0.0),
+                vector=cosine.get(node_id),
+                bm25=bm25.get(node_id),
+                bm25_scaled=scaled.get(node_id),
+            ),
+        )
+        for node_id in bm25.keys() | cosine.keys()
+    ]
+    fused.sort(key=lambda item: (-item[1].fused, item[1].bm25 is None, item[0]))
+    return fused
+
+
+def _min_max(scores: Mapping[str, float]) -> dict[str, float]:
+    if not scores:
+        return {}
+    low, high = min(scores.values()), max(scores.values())
+    if high <= low:
+        return dict.fromkeys(scores, 1.0)
+    spread = high - low
+    return {node_id: (score - low) / spread for node_id, score in scores.items()}
+
+
+def _over_max(scores: Mapping[str, float]) -> dict[str, float]:
+    high = max(scores.values(), default=0.0)
+    if high <= 0:
+        return dict.fromkeys(scores, 1.0)
+    return {node_id: max(score, 0.0) / high for node_id, score in scores.items()}
+
+
+def _reciprocal_ranks(bm25: dict[str, float], cosine: dict[str, float]) -> list[tuple[str, Score]]:
+    legs = (_ranked(bm25), _ranked(cosine))
+    fused = [
+        (
+            node_id,
+            Score(
+                fused=sum(1.0 / (RRF_K + leg[node_id]) for leg in legs if node_id in leg),
+                vector=cosine.get(node_id),
+                bm25=bm25.get(node_id),
+            ),
+        )
+        for node_id in bm25.keys() | cosine.keys()
+    ]
+    fused.sort(key=lambda item: (-item[1].fused, item[0]))
+    return fused

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from actors.router import Router, RouterSettings
+from cluster.errors import ShardError
+from cluster.model.guard import All
+from cluster.model.query import LegAnswer, LexicalQuery, PartitionFailure, Pins, TermStatistics
+from cluster.placement import shard_of
+from cluster.storage import GenerationStore
+from tests.unit.test_generations import bucket, make_manifest
+
+SHARDS = ("lexical-0", "lexical-1")
+
+
+class FakeShard:
+    """One shard that holds one hit a bucket of its own, named after the shard."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.asked: list[Sequence[LexicalQuery]] = []
+        self.prepared: list[Pins] = []
+        self.broken: tuple[PartitionFailure, ...] = ()
+        self.error: Exception | None = None
+
+    async def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
+        if self.error is not None:
+            raise self.error
+        self.prepared.append(pins)
+        return self.broken
+
+    async def statistics(self, queries: Sequence[LexicalQuery]) -> list[TermStatistics]:
+        if self.error is not None:
+            raise self.error
+        return [TermStatistics(documents=1, tokens=10, document_frequency={"x": 1}) for _ in queries]
+
+    async def search(self, queries: Sequence[LexicalQuery]) -> list[LegAnswer]:
+        if self.error is not None:
+            raise self.error
+        self.asked.append(queries)
+        return [LegAnswer(ids=(self.name,), scores=np.array([1.0]), matched=1, asked=1, answered=1) for _ in queries]
+
+
+def publish(store: GenerationStore, generation: str, buckets: int, required: str | None = None) -> None:
+    with store.building("demo", generation) as part:
+        folders = [part / f"b{number:04d}" for number in range(buckets)]
+        for folder in folders:
+            folder.mkdir()
+            (folder / "rows.parquet").write_bytes(b"x")
+        manifest = make_manifest(generation, buckets=tuple(bucket(folder, 1) for folder in folders))
+        store.finish(part, manifest)
+    store.publish(manifest, required=required)
+
+
+def soon() -> float:
+    return time.monotonic() + 5
+
+
+@pytest.fixture
+def shards() -> dict[str, FakeShard]:
+    return {name: FakeShard(name) for name in SHARDS}
+
+
+@pytest.fixture
+def make_router(tmp_path: Path, shards: dict[str, FakeShard]) -> Callable[..., Router]:
+    def make(account: str = "acme") -> Router:
+        return Router(GenerationStore(tmp_path), account, shards, {}, RouterSettings())
+
+    return make
+
+
+def query(generation: str = "g1") -> LexicalQuery:
+    return LexicalQuery(text="x", guard=All(()), pins={"demo": generation}, k=10)
+
+
+async def test_each_shard_is_sent_the_statistics_of_all(
+    tmp_path: Path, shards: dict[str, FakeShard], make_router: Callable[..., Router]
+) -> None:
+    publish(GenerationStore(tmp_path), "g1", 8)
+    router = make_router()
+    assert await router.refresh() == ["demo"]
+    answer = await router.lexical(query(), soon())
+    assert answer.ids == SHARDS
+    sent = [shard.asked[0][0].statistics for shard in shards.values()]
+    assert sent == [TermStatistics(documents=2, tokens=20, document_frequency={"x": 2})] * 2
+
+
+async def test_a_dead_shard_is_named_in_the_answer_and_the_rest_stands(
+    tmp_path: Path, shards: dict[str, FakeShard], make_router: Callable[..., Router]
+) -> None:
+    publish(GenerationStore(tmp_path), "g1", 8)
+    router = make_router()
+    await router.refresh()
+    shards["lexical-1"].error = RuntimeError("secret detail of a foreign library")
+    answer = await router.lexical(query(), soon())
+    lost = [f"b{number:04d}" for number in range(8) if shard_of("demo", f"b{number:04d}", SHARDS) == "lexical-1"]
+    assert answer.ids == ("lexical-0",)
+    assert [failure.bucket for failure in answer.failures] == lost
+    assert {failure.detail for failure in answer.failures} == {"the shard failed"}
+
+
+async def test_with_every_shard_dead_the_leg_is_an_error(
+    tmp_path: Path, shards: dict[str, FakeShard], make_router: Callable[..., Router]
+) -> None:
+    publish(GenerationStore(tmp_path), "g1", 8)
+    router = make_router()
+    await router.refresh()
+    for shard in shards.values():
+        shard.error = ShardError("gone")
+    with pytest.raises(ShardError):
+        await router.lexical(query(), soon())
+
+
+async def test_a_new_generation_is_opened_by_every_shard_before_it_is_served(
+    tmp_path: Path, shards: dict[str, FakeShard], make_router: Callable[..., Router]
+) -> None:
+    store = GenerationStore(tmp_path)
+    publish(store, "g1", 1)
+    router = make_router()
+    await router.refresh()
+    publish(store, "g2", 1, required="g1")
+    shards["lexical-0"].error = ShardError("restarting")
+    assert await router.refresh() == []
+    assert router.served()["demo"].generation == "g1"
+    shards["lexical-0"].error = None
+    assert await router.refresh() == ["demo"]
+    assert router.served()["demo"].generation == "g2"
+    assert shards["lexical-1"].prepared[-1] == {"demo": "g2"}
+    assert await router.refresh() == []
+
+
+async def test_a_broken_generation_does_not_replace_a_served_one(
+    tmp_path: Path, shards: dict[str, FakeShard], make_router: Callable[..., Router]
+) -> None:
+    store = GenerationStore(tmp_path)
+    publish(store, "g1", 1)
+    router = make_router()
+    await router.refresh()
+    publish(store, "g2", 1, required="g1")
+    shards["lexical-0"].broken = (
+        PartitionFailure(project="demo", generation="g2", bucket="b0000", code="corrupt_index", detail="changed"),
+    )
+    assert await router.refresh() == []
+    assert router.served()["demo"].generation == "g1"
+
+
+async def test_generations_of_another_account_are_never_served(tmp_path: Path, make_router: Callable[..., Router]) -> None:
+    publish(GenerationStore(tmp_path), "g1", 1)
+    router = make_router(account="other")
+    await router.refresh()
+    assert router.served() == {}
+
+
+async def test_a_query_over_no_project_asks_nobody(
+    tmp_path: Path, shards: dict[str, FakeShard], make_router: Callable[..., Router]
+) -> None:
+    router = make_router()
+    answer = await router.lexical(LexicalQuery(text="x", guard=All(()), pins={}, k=1), soon())
+    assert answer.ids == ()
+    assert all(not shard.asked for shard in shards.values())

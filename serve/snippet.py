@@ -1,0 +1,364 @@
+"""The passage of a node's text that answers a question best, with the places of the question's words. Pure.
+
+Matching is for showing, not for finding: it ignores case, accents and common English endings, sees the parts of identifiers
+(`parseConfig`, `parse_config`), and takes scripts that are written without spaces by pairs of characters. A passage is a piece
+of the stored text as it is, cut at line or word borders and never inside a character that a reader sees as one.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+from cluster.model.nodes import Node
+from cluster.model.query import Snippet
+from jobs.chunk import joins
+
+#: Longest passage, in code points.
+WIDTH = 240
+#: What is looked at: of a query, of a text, and how many matches of it. Beyond these a passage gets no better, only later.
+_QUERY_CHARACTERS = 2_000
+_QUERY_WORDS = 48
+_TEXT_CHARACTERS = 50_000
+_MATCHES = 200
+
+#: Left out of a query that has other words: they are everywhere and would choose the passage by their number.
+_COMMON_WORDS = """
+a an and are as at be but by can do does for from how i if in into is it its my no not of on or s
+such t that the their then there these they this to was what when where which who why will with you
+your
+"""
+_COMMON = frozenset(_COMMON_WORDS.split())
+_ENDINGS = ("ing", "ed", "es", "er", "e", "s")
+_IDENTIFIER_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+#: Scripts that are written without spaces (or, Hangul, with endings glued on): matched anywhere, in pairs of characters.
+_UNSPACED = re.compile(
+    "[\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003134f]+"
+)
+#: Stands, in folded text, for a character whose folded form is not one character.
+_MAKESHIFT = "\0"
+_AROUND_MAKESHIFT = re.compile(f"[^{_MAKESHIFT}]?{_MAKESHIFT}+")
+
+
+class _Word(NamedTuple):
+    """What is looked for in folded text."""
+
+    text: str
+    #: How much a passage gains by holding it.
+    weight: int
+    #: Written with spaces around it, so that it must start and end at a border.
+    spaced: bool
+    #: May go on with a common ending.
+    open_ended: bool
+
+
+#: A question, prepared once for the snippets of all its hits.
+QueryWords: TypeAlias = tuple[_Word, ...]
+
+
+def query_words(query: str) -> QueryWords:
+    """The words of `query` (of its first 2,000 characters; at most 48 words)."""
+    spaced: dict[str, int] = {}
+    unspaced: dict[str, int] = {}
+    for token in _tokens(_unaccented(query[:_QUERY_CHARACTERS])):
+        for piece in _UNSPACED.findall(token):
+            unspaced.update(dict.fromkeys(_pairs(piece), 2))
+        for piece in _UNSPACED.split(token):
+            _add_word(spaced, piece)
+    telling = {word: weight for word, weight in spaced.items() if word not in _COMMON}
+    if telling or unspaced:
+        spaced = telling
+    words = [_spaced_word(word, weight) for word, weight in spaced.items()]
+    words += [_Word(pair, weight, spaced=False, open_ended=False) for pair, weight in unspaced.items()]
+    return tuple(words[:_QUERY_WORDS])
+
+
+def make_snippet(node: Node, words: QueryWords, width: int = WIDTH) -> Snippet:
+    """The best passage of `node`'s content, or of its summary or title when only they hold a word of the question.
+
+    `start_line` is known for content alone: it begins at the node's source line, plus `content_offset_line` of the node's
+    properties where the content starts that many lines below.
+    """
+    content = node.text.get("content", "")
+    texts = [text for text in (content, node.text.get("summary", ""), node.text.get("title", "")) if text]
+    for text in texts:
+        found = _find(text, words)
+        if found:
+            start, end = _borders(text, *_best_run(found, words, width), width)
+            return Snippet(
+                text=text[start:end],
+                matches=_merged(found, start, end),
+                start_line=_line(node, text, start) if text is content else None,
+            )
+    text = texts[0] if texts else ""
+    start, end = _borders(text, 0, 0, width)
+    return Snippet(text=text[start:end], matches=(), start_line=_line(node, text, start) if text and text is content else None)
+
+
+def _line(node: Node, content: str, start: int) -> int | None:
+    if node.source is None:
+        return None
+    offset = node.properties.get("content_offset_line", 0)
+    below = offset if isinstance(offset, int) else 0
+    return (node.source.start_line or 1) + below + content.count("\n", 0, start)
+
+
+# --- the words of a question -------------------------------------------------------------------------------------------------
+
+
+def _tokens(text: str) -> Iterator[str]:
+    start = -1
+    for at, char in enumerate(text):
+        if _in_word(char):
+            if start < 0:
+                start = at
+        elif start >= 0:
+            yield text[start:at]
+            start = -1
+    if start >= 0:
+        yield text[start:]
+
+
+def _add_word(words: dict[str, int], token: str) -> None:
+    if not token:
+        return
+    parts = [part.lower() for part in _IDENTIFIER_PART.findall(token)] if token.isascii() else []
+    whole = _caseless(token)
+    words.setdefault(whole, len(whole) * (2 if len(parts) > 1 else 1))
+    if len(parts) > 1:
+        for part in parts:
+            if len(part) > 1:
+                words.setdefault(part, len(part))
+
+
+def _pairs(run: str) -> list[str]:
+    folded = _caseless(run)
+    return [folded[at : at + 2] for at in range(max(1, len(folded) - 1))]
+
+
+def _spaced_word(word: str, weight: int) -> _Word:
+    if len(word) < 4 or not (word.isascii() and word.isalpha()):
+        return _Word(word, weight, spaced=True, open_ended=False)
+    for ending in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= 4 and not word.endswith("ss"):
+            return _Word(word.removesuffix(ending), weight, spaced=True, open_ended=True)
+    return _Word(word, weight, spaced=True, open_ended=True)
+
+
+# --- folding: text as it is compared, and the way back ------------------------------------------------------------------------
+
+
+def _unaccented(text: str) -> str:
+    """Compatibility forms unified and accents taken off; case kept. Marks that change the letter (か to が) stay."""
+    if text.isascii():
+        return text
+    parts = unicodedata.normalize("NFKD", text)
+    return unicodedata.normalize("NFC", "".join(char for char in parts if unicodedata.combining(char) < 10))
+
+
+class _OneToOne(dict[int, str]):
+    """Folded form by code point, one character each; a makeshift where the folded form has another length."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        folded = _caseless(_unaccented(char))
+        alone = len(folded) == 1 and not _extends(char)
+        return self.setdefault(code, folded if alone else _MAKESHIFT)
+
+
+_ONE_TO_ONE = _OneToOne()
+_NOT_ASCII = re.compile("[^\x00-\x7f]+")
+
+
+def _caseless(text: str) -> str:
+    # casefold alone turns Cherokee to upper case, which would differ from the folded texts.
+    return text.casefold().lower()
+
+
+def _folded(text: str) -> tuple[str, list[int] | None, list[int] | None]:
+    """Folded text and, where places differ, the start and end in `text` of what each folded character came from."""
+    if text.isascii():
+        return text.lower(), None, None
+    folded = _NOT_ASCII.sub(lambda run: run[0].translate(_ONE_TO_ONE), text).lower()
+    if _MAKESHIFT not in folded:
+        return folded, None, None
+    pieces: list[str] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    done = 0
+    for odd in _AROUND_MAKESHIFT.finditer(folded):
+        pieces.append(folded[done : odd.start()])
+        starts += range(done, odd.start())
+        ends += range(done + 1, odd.start() + 1)
+        for at, end in _characters(text, odd.start(), odd.end()):
+            piece = _caseless(_unaccented(text[at:end]))
+            pieces.append(piece)
+            starts += [at] * len(piece)
+            ends += [end] * len(piece)
+        done = odd.end()
+    pieces.append(folded[done:])
+    starts += range(done, len(text))
+    ends += range(done + 1, len(text) + 1)
+    return "".join(pieces), starts, ends
+
+
+def _characters(text: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    while start < stop:
+        end = start + 1
+        while end < stop and _extends(text[end]):
+            end += 1
+        yield start, end
+        start = end
+
+
+def _extends(char: str) -> bool:
+    """Whether `char` belongs to the character before it: a mark, or a vowel or final consonant of decomposed Hangul."""
+    return unicodedata.category(char)[0] == "M" or "\u1160" <= char <= "\u11ff" or "\ud7b0" <= char <= "\ud7fb"
+
+
+#: (start in the text, end, number of the word)
+_Found: TypeAlias = tuple[int, int, int]
+
+
+# --- matches -----------------------------------------------------------------------------------------------------------------
+
+
+def _find(text: str, words: QueryWords) -> list[_Found]:
+    """The places of `words` in the first 50,000 characters of `text`, by start."""
+    if not words:
+        return []
+    text = text[:_TEXT_CHARACTERS]
+    folded, starts, ends = _folded(text)
+    found: list[_Found] = []
+    for number, word in enumerate(words):
+        at = folded.find(word.text)
+        while at >= 0 and len(found) < _MATCHES:
+            start = at if starts is None else starts[at]
+            if not word.spaced or _word_border(text, start):
+                end = _match_end(text, folded, at + len(word.text), word, ends)
+                if end:
+                    found.append((start, end, number))
+            at = folded.find(word.text, at + 1)
+    found.sort()
+    return found
+
+
+def _match_end(text: str, folded: str, at: int, word: _Word, ends: list[int] | None) -> int:
+    """Where in `text` the match ends that reaches to `folded[:at]`; 0 when what follows makes it another word."""
+    end = at if ends is None else ends[at - 1]
+    if not word.spaced or _word_border(text, end):
+        return end
+    if word.open_ended and folded.startswith(("e", "i", "s"), at):
+        for ending in _ENDINGS:
+            if folded.startswith(ending, at):
+                end = at + len(ending) if ends is None else ends[at + len(ending) - 1]
+                if _word_border(text, end):
+                    return end
+    return 0
+
+
+def _word_border(text: str, at: int) -> bool:
+    """Whether a word, or a part of an identifier, starts or ends before `text[at]`."""
+    if at <= 0 or at >= len(text):
+        return True
+    before, after = text[at - 1], text[at]
+    if not _in_word(before) or not _in_word(after):
+        return True
+    if before.isdigit() != after.isdigit():
+        return True
+    if after.isupper() and (not before.isupper() or text[at + 1 : at + 2].islower()):
+        return True
+    return not (before.isascii() and after.isascii()) and bool(_UNSPACED.match(before) or _UNSPACED.match(after))
+
+
+def _in_word(char: str) -> bool:
+    return char.isalnum() or (char > "\u02ff" and unicodedata.category(char)[0] == "M")
+
+
+def _best_run(found: list[_Found], words: QueryWords, width: int) -> tuple[int, int]:
+    """Start and end of the run of matches within `width` that holds the most telling words; the first of equals."""
+    best = best_key = (0, 0)
+    held: dict[int, int] = {}
+    gain, right = 0, 0
+    for left, (start, _, number) in enumerate(found):
+        while right < len(found) and (found[right][1] - start <= width or right == left):
+            held[found[right][2]] = held.get(found[right][2], 0) + 1
+            gain += words[found[right][2]].weight if held[found[right][2]] == 1 else 0
+            right += 1
+        if (gain, right - left) > best_key:
+            best_key, best = (gain, right - left), (start, found[right - 1][1])
+        held[number] -= 1
+        gain -= words[number].weight if held[number] == 0 else 0
+    return best
+
+
+def _merged(found: list[_Found], start: int, end: int) -> tuple[tuple[int, int], ...]:
+    """The matches inside the passage, counted from its start; those that touch or overlap as one."""
+    spans: list[tuple[int, int]] = []
+    for found_start, found_end, _ in found:
+        first, last = max(found_start, start) - start, min(found_end, end) - start
+        if first >= last:
+            continue
+        if spans and first <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(spans[-1][1], last))
+        else:
+            spans.append((first, last))
+    return tuple(spans)
+
+
+# --- borders -----------------------------------------------------------------------------------------------------------------
+
+
+def _borders(text: str, first: int, last: int, width: int) -> tuple[int, int]:
+    """Start and end of a passage of at most `width` around text[first:last]."""
+    room = min(max(0, width - (last - first)) // 3, 80)
+    start = _unbroken(text, _start(text, first, room) if first else _head(text), first - width // 2)
+    limit = start + width
+    end = len(text) if limit >= len(text) else _unbroken(text, _end(text, max(last, start + 1), limit), start + 1)
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return start, end
+
+
+def _start(text: str, first: int, room: int) -> int:
+    """At most `room` before `first`: after a line break, else after a space, else where the room ends."""
+    start = max(0, first - room)
+    if start > 0:
+        line = text.find("\n", start - 1, first)
+        if line >= 0:
+            start = line + 1
+        elif not text[start - 1].isspace():
+            start = next((at + 1 for at in range(start, first) if text[at].isspace()), start)
+    while start < first and text[start].isspace():
+        # Blank lines go; the indentation of the first line that says something stays.
+        line = text.find("\n", start, first)
+        if line < 0 or text[start:line].strip():
+            break
+        start = line + 1
+    return start
+
+
+def _head(text: str) -> int:
+    lead = len(text) - len(text.lstrip())
+    return text.rfind("\n", 0, lead) + 1
+
+
+def _end(text: str, last: int, limit: int) -> int:
+    """At most `limit`, at least `last`: before a line break, else before a space, else `limit`."""
+    if text[limit].isspace():
+        return limit
+    line = text.rfind("\n", max(last, limit - 80), limit)
+    if line >= 0:
+        return line
+    return next((at for at in range(limit - 1, max(last, limit - 40) - 1, -1) if text[at].isspace()), limit)
+
+
+def _unbroken(text: str, at: int, least: int) -> int:
+    """The nearest place at or before `at` that is not inside a character of several code points; `at` if none from `least`."""
+    place = at
+    while place >= least and joins(text, place):
+        place -= 1
+    return place if place >= least else at

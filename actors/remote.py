@@ -1,0 +1,179 @@
+"""The shards as Ray actors. The only file of this package that imports Ray; the classes that it wraps know nothing of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+
+from cluster.errors import RaycallError, ShardError, UnavailableError
+from cluster.model.query import LegAnswer, LexicalQuery, PartitionFailure, Pins, TermStatistics, VectorQuery
+
+log = logging.getLogger(__name__)
+
+NAMESPACE = "raycall"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSettings:
+    """What an actor needs to open its part of the index, after a restart too: paths and names, no data."""
+
+    #: Folder of the generations.
+    root: Path
+    #: All shards of this kind, for placement.
+    shards: tuple[str, ...]
+    threads: int = 1
+    #: Heap of the JVM in MiB; lexical shards only.
+    heap_mib: int = 512
+
+
+class LexicalShardActor:
+    """What Ray runs: builds the plain shard inside the actor's own process, where the JVM lives and nowhere else."""
+
+    def __init__(self, name: str, settings: ShardSettings) -> None:
+        from actors.opening import open_lexical_shard
+
+        self._shard = open_lexical_shard(name, settings.root, settings.shards, settings.heap_mib)
+
+    def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
+        return self._shard.prepare(pins)
+
+    def statistics(self, queries: Sequence[LexicalQuery]) -> list[TermStatistics]:
+        return self._shard.statistics(queries)
+
+    def search(self, queries: Sequence[LexicalQuery]) -> list[LegAnswer]:
+        return self._shard.search(queries)
+
+    def process_id(self) -> int:
+        return os.getpid()
+
+
+class VectorShardActor:
+    """As `LexicalShardActor`, for vectors."""
+
+    def __init__(self, name: str, settings: ShardSettings) -> None:
+        from actors.opening import open_vector_shard
+
+        self._shard = open_vector_shard(name, settings.root, settings.shards, settings.threads)
+
+    def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
+        return self._shard.prepare(pins)
+
+    def search(self, queries: Sequence[VectorQuery]) -> list[LegAnswer]:
+        return self._shard.search(queries)
+
+    def process_id(self) -> int:
+        return os.getpid()
+
+
+def start_shards(actor_class: type, names: Sequence[str], settings: ShardSettings) -> None:
+    """Starts one named actor a shard and waits until each has opened. Detached: they outlive the replica that asks them.
+
+    A shard that dies is restarted for ever; it opens its generations again on the first question that names them.
+    """
+    # A shard waits for questions most of its life: it takes no CPU from Ray's books, so that batch work is never shut out.
+    options = {"lifetime": "detached", "namespace": NAMESPACE, "num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
+    handles = [
+        ray.remote(actor_class).options(name=name, get_if_exists=True, **options).remote(name, settings) for name in names
+    ]
+    ray.get([handle.process_id.remote() for handle in handles], timeout=120)
+
+
+def stop_shards(names: Sequence[str]) -> None:
+    """Ends the named actors; one that is not there is no error."""
+    for name in names:
+        try:
+            ray.kill(ray.get_actor(name, namespace=NAMESPACE))
+        except (ValueError, RayError):
+            continue
+
+
+class ShardClient:
+    """A shard by its name. The handle is looked up again when the actor behind it was replaced."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._handle: Any = None
+
+    async def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
+        result: tuple[PartitionFailure, ...] = await self._call("prepare", pins)
+        return result
+
+    async def statistics(self, queries: Sequence[LexicalQuery]) -> Sequence[TermStatistics]:
+        result: Sequence[TermStatistics] = await self._call("statistics", queries)
+        return result
+
+    async def search(self, queries: Sequence[Any]) -> Sequence[LegAnswer]:
+        result: Sequence[LegAnswer] = await self._call("search", queries)
+        return result
+
+    async def _call(self, method: str, argument: object) -> Any:
+        try:
+            if self._handle is None:
+                self._handle = ray.get_actor(self.name, namespace=NAMESPACE)
+            return await getattr(self._handle, method).remote(argument)
+        except (RayActorError, ValueError) as error:
+            self._handle = None
+            log.warning("shard is down", extra={"action": "shard_down", "shard": self.name})
+            raise ShardError("the shard is down") from error
+        except RaycallError:
+            raise
+        except RayError as error:
+            log.warning("shard failed", exc_info=error, extra={"action": "shard_failed", "shard": self.name})
+            raise ShardError("the shard failed") from error
+
+
+def clients(names: Sequence[str]) -> Mapping[str, ShardClient]:
+    """A client a name."""
+    return {name: ShardClient(name) for name in names}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaySettings:
+    """How the local Ray is started."""
+
+    num_cpus: int
+    object_store_bytes: int
+    #: Ray's folder for its sockets and logs; a short path, since a Unix socket's name has at most 107 bytes.
+    temp_dir: Path
+    environment: Mapping[str, str]
+
+
+def start_ray(settings: RaySettings) -> None:
+    """Starts a Ray of our own on this machine; never joins one that is already there.
+
+    "local" and a folder of our own keep a `ray_current_cluster` file that a dead cluster left behind out of the way. Raises
+    UnavailableError when Ray does not start.
+    """
+    os.environ.update(settings.environment)
+    os.environ.pop("RAY_ADDRESS", None)
+    try:
+        ray.init(
+            address="local",
+            num_cpus=settings.num_cpus,
+            object_store_memory=settings.object_store_bytes,
+            include_dashboard=False,
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            configure_logging=False,
+            _temp_dir=str(settings.temp_dir),
+        )
+    except (RuntimeError, ConnectionError, OSError, ValueError, RayError) as error:
+        raise UnavailableError(f"Ray did not start: {error}") from error
+
+
+def stop_ray() -> None:
+    """Ends the Ray that `start_ray` started, with all its processes."""
+    if ray.is_initialized():
+        ray.shutdown()
+
+
+def ray_running() -> bool:
+    """Whether this process has started Ray. A JVM must not be started in it then."""
+    return bool(ray.is_initialized())

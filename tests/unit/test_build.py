@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from cluster.errors import EmbedderError, VectorError
+from cluster.graph.memory import MemoryGraphStore
+from cluster.index.rows import read_rows
+from cluster.model.manifest import Manifest, VectorIdentity
+from cluster.model.nodes import Node, Scope, Store
+from cluster.ports import WriteBatch
+from cluster.storage import GenerationStore, verify
+from jobs.build import Builder
+from jobs.embed import embedding_hash
+from jobs.reindex import INLINE_TEXTS, Reindexer
+
+FIRST = VectorIdentity(provider="test", model="first", dimensions=4)
+TARGET = VectorIdentity(provider="test", model="target", dimensions=4)
+
+
+class Cache:
+    """The vector cache in memory."""
+
+    def __init__(self) -> None:
+        self.vectors: dict[tuple[str, str], npt.NDArray[np.float32]] = {}
+
+    def get(self, identity: VectorIdentity, hashes: Sequence[str]) -> dict[str, npt.NDArray[np.float32]]:
+        return {key: self.vectors[identity.key, key] for key in hashes if (identity.key, key) in self.vectors}
+
+    def put(self, identity: VectorIdentity, vectors: dict[str, npt.NDArray[np.float32]]) -> None:
+        self.vectors.update({(identity.key, key): vector for key, vector in vectors.items()})
+
+    def close(self) -> None: ...
+
+
+class Embedder:
+    """Gives every text but "unknown" a vector, and remembers what it was asked for."""
+
+    max_tokens = 100
+
+    def __init__(self, identity: VectorIdentity) -> None:
+        self.identity = identity
+        self.asked: list[str] = []
+        self.fails_at = -1
+
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        if 0 <= self.fails_at <= len(self.asked):
+            raise EmbedderError("refused")
+        self.asked.extend(texts)
+        rows = [[np.nan] * 4 if "unknown" in text else [1.0, 0.0, 0.0, 0.0] for text in texts]
+        return np.array(rows, dtype=np.float32).reshape(-1, 4)
+
+    embed_query = embed
+
+
+class Clock:
+    """Goes one millisecond a look."""
+
+    now = 1_000
+
+    def now_ms(self) -> int:
+        self.now += 1
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now / 1000
+
+
+class World:
+    """A reindexer over real files and fakes for Lucene, FAISS and the models."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = MemoryGraphStore(account="acme")
+        self.generations = GenerationStore(folder)
+        self.cache = Cache()
+        self.lexical_builds: list[list[str]] = []
+        self.vector_writes: list[tuple[list[int], str]] = []
+        self.first, self.target = Embedder(FIRST), Embedder(TARGET)
+        builder = Builder(
+            store=self.store,
+            generations=self.generations,
+            vectors=self.cache,
+            build_lexical=self._build_lexical,
+            write_vectors=self._write_vectors,
+            analyzer="a1",
+            target_rows=40,
+        )
+        self.jobs = Reindexer(builder=builder, first=self.first, target=self.target, clock=Clock())
+
+    def _build_lexical(self, folder: Path, nodes: Sequence[Node]) -> npt.NDArray[np.int32]:
+        folder.mkdir()
+        (folder / "segment").write_text("\n".join(node.id for node in nodes))
+        self.lexical_builds.append([node.id for node in nodes])
+        return np.array([len(node.text["content"].split()) for node in nodes], dtype=np.int32)
+
+    def _write_vectors(
+        self, path: Path, _vectors: npt.NDArray[np.float32], rows: npt.NDArray[np.int64], identity: VectorIdentity
+    ) -> None:
+        path.write_text(f"{identity.key} {rows.tolist()}")
+        self.vector_writes.append((rows.tolist(), identity.key))
+
+    def add(self, *names: str, scope: Scope | None = None) -> None:
+        nodes = tuple(
+            Node(
+                id=name,
+                account="acme",
+                project="demo",
+                store=Store.STRUCTURE,
+                labels=("Chunk",),
+                text={"content": f"about {name}"},
+                scope=scope,
+            )
+            for name in names
+        )
+        self.store.write(WriteBatch(nodes=nodes))
+
+    def publish(self) -> Manifest:
+        return self.jobs.publish("acme", "demo", lambda *_: None)
+
+    def refine(self) -> Manifest:
+        return self.jobs.refine("acme", "demo", lambda *_: None)
+
+    def ids(self, manifest: Manifest) -> list[str]:
+        folder = self.generations.folder("demo", manifest.generation)
+        found = []
+        for bucket in manifest.buckets:
+            found += read_rows(folder / bucket.name / "lexical" / "rows.parquet", bucket.rows)["id"].to_pylist()
+        return sorted(found)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_the_first_generation_is_the_fast_models_and_the_next_the_better_ones(world: World) -> None:
+    world.add("a", "b")
+    first = world.publish()
+    assert (first.identity, first.rows, first.vectors) == (FIRST, 2, 2)
+    assert world.jobs.needs_refining("acme", "demo")
+    second = world.refine()
+    assert (second.identity, second.previous) == (TARGET, first.generation)
+    assert world.generations.current("demo") == second
+    assert not world.jobs.needs_refining("acme", "demo")
+    # The words did not change: the Lucene directory was linked, not built again.
+    assert len(world.lexical_builds) == 1
+    verify(world.generations.folder("demo", second.generation), second)
+
+
+def test_publishing_without_a_change_keeps_the_served_generation(world: World) -> None:
+    world.add("a")
+    assert world.publish() == world.publish()
+
+
+def test_a_change_of_a_guard_column_alone_is_a_new_generation(world: World) -> None:
+    world.add("a", "b")
+    first = world.publish()
+    world.add("a", scope=Scope.ADMIN)
+    second = world.publish()
+    assert second.generation != first.generation
+    folder = world.generations.folder("demo", second.generation)
+    assert read_rows(folder / "b0000" / "lexical" / "rows.parquet", 2)["scope"].to_pylist() == ["admin", None]
+
+
+def test_after_refining_a_small_change_is_embedded_at_once_and_a_large_one_later(world: World) -> None:
+    world.add("a")
+    world.publish()
+    world.refine()
+    world.add("b")
+    small = world.publish()
+    assert (small.identity, small.vectors) == (TARGET, 2)
+    world.add(*(f"n{number}" for number in range(INLINE_TEXTS + 1)))
+    large = world.publish()
+    assert (large.identity, large.rows, large.vectors) == (TARGET, INLINE_TEXTS + 3, 2)
+    assert world.jobs.needs_refining("acme", "demo")
+    assert world.refine().vectors == INLINE_TEXTS + 3
+
+
+def test_only_the_buckets_that_changed_are_built_again(world: World) -> None:
+    world.add(*(f"n{number:03d}" for number in range(100)))
+    first = world.publish()
+    assert len(first.buckets) == 3
+    world.lexical_builds.clear()
+    world.store.write(WriteBatch(purge=("n000",)))
+    second = world.publish()
+    assert len(world.lexical_builds) == 1
+    assert world.ids(second) == [f"n{number:03d}" for number in range(1, 100)]
+
+
+def test_what_has_no_vector_is_left_to_its_words(world: World) -> None:
+    world.add("a", "unknown")
+    manifest = world.publish()
+    assert (manifest.rows, manifest.vectors) == (2, 1)
+    assert world.vector_writes == [([0], FIRST.key)]
+
+
+def test_an_embedder_that_fails_half_way_is_gone_on_with_from_there(world: World) -> None:
+    world.add(*(f"n{number:04d}" for number in range(600)))
+    world.first.fails_at = 512
+    with pytest.raises(EmbedderError):
+        world.publish()
+    assert world.generations.current("demo") is None
+    world.first.fails_at = -1
+    world.publish()
+    assert len(world.first.asked) == 600
+
+
+def test_deleted_and_wordless_nodes_are_not_indexed(world: World) -> None:
+    world.add("a", "b")
+    empty = Node(id="c", account="acme", project="demo", store=Store.STRUCTURE, labels=("Chunk",), text={"content": "  "})
+    world.store.write(WriteBatch(nodes=(empty,), soft_delete=("a",), now=5))
+    assert world.ids(world.publish()) == ["b"]
+
+
+def test_an_empty_project_has_a_generation_without_rows(world: World) -> None:
+    manifest = world.publish()
+    assert (manifest.rows, len(manifest.buckets)) == (0, 1)
+
+
+def test_a_cached_vector_of_the_wrong_size_is_refused_with_the_nodes_id(world: World) -> None:
+    world.add("a")
+    node = next(iter(world.store.get_nodes(["a"]).values()))
+    world.cache.put(FIRST, {embedding_hash(node): np.ones(3, dtype=np.float32)})
+    with pytest.raises(VectorError, match=r"node a .* 3 dimensions"):
+        world.publish()
+
+
+def test_another_analyzer_rebuilds_everything(world: World) -> None:
+    world.add("a")
+    first = world.publish()
+    world.jobs = replace(world.jobs, builder=replace(world.jobs.builder, analyzer="a2"))
+    second = world.publish()
+    assert second.generation != first.generation
+    assert len(world.lexical_builds) == 2

@@ -1,0 +1,100 @@
+-- Named queries of the SQLite graph store. {braces} are filled with text of the program itself, never with values:
+-- {columns} column names, {places} question marks, {guard} a compiled guard over the table `nodes`.
+
+-- name: revision
+SELECT revision FROM state
+
+-- name: advance
+UPDATE state SET revision = ?
+
+-- name: changes
+SELECT revision, kind, subject FROM changes WHERE revision > ? ORDER BY revision, place LIMIT ?
+
+-- name: changes_of
+SELECT revision, kind, subject FROM changes WHERE revision = ? ORDER BY place
+
+-- name: put_change
+INSERT INTO changes (revision, place, kind, subject) VALUES (?, ?, ?, ?)
+
+-- name: nodes_by_id
+SELECT {columns} FROM nodes INDEXED BY nodes_by_id WHERE id IN ({places}) AND {guard}
+
+-- name: nodes_of_path
+SELECT {columns} FROM nodes WHERE account = ? AND project = ? AND source_path = ?
+
+-- name: scan
+SELECT {columns} FROM nodes WHERE {guard} ORDER BY id
+
+-- name: count
+SELECT count(*) FROM nodes WHERE {guard}
+
+-- name: put_node
+INSERT INTO nodes ({columns}) VALUES ({places}) ON CONFLICT (id) DO UPDATE SET {updates}
+
+-- name: drop_node
+DELETE FROM nodes WHERE id = ?
+
+-- name: neighbours
+WITH ends AS (
+    SELECT from_id AS asked, type, 'outgoing' AS direction, to_id AS other, from_id, to_id
+    FROM edges WHERE from_id IN ({places})
+    UNION ALL
+    SELECT to_id, type, 'incoming', from_id, from_id, to_id
+    FROM edges INDEXED BY edges_by_target WHERE to_id IN ({places}) AND from_id <> to_id
+), ranked AS (
+    SELECT ends.*,
+        row_number() OVER (PARTITION BY asked ORDER BY type, direction, other) AS place,
+        count(*) OVER (PARTITION BY asked) AS total
+    FROM ends CROSS JOIN nodes INDEXED BY nodes_by_id ON nodes.id = ends.other WHERE {guard}
+)
+SELECT ranked.asked, ranked.total, ranked.direction, {edge_columns}, {columns}
+FROM ranked
+CROSS JOIN edges ON edges.from_id = ranked.from_id AND edges.type = ranked.type AND edges.to_id = ranked.to_id
+CROSS JOIN nodes INDEXED BY nodes_by_id ON nodes.id = ranked.other
+WHERE ranked.place <= ?
+ORDER BY ranked.asked, ranked.place
+
+-- name: edge
+SELECT {edge_columns} FROM edges WHERE from_id = ? AND type = ? AND to_id = ?
+
+-- name: edges_from
+SELECT {edge_columns} FROM edges WHERE from_id IN ({places})
+
+-- name: edges_of_project
+SELECT {edge_columns} FROM edges WHERE account = ? AND project = ? ORDER BY from_id, type, to_id
+
+-- name: put_edge
+INSERT OR REPLACE INTO edges (from_id, type, to_id, account, project, properties) VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: drop_edge
+DELETE FROM edges WHERE from_id = ? AND type = ? AND to_id = ?
+
+-- name: files
+SELECT account, project, path, content_hash, extractor, facts FROM files WHERE account = ? AND project = ? ORDER BY path
+
+-- name: put_file
+INSERT OR REPLACE INTO files (account, project, path, content_hash, extractor, facts) VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: drop_file
+DELETE FROM files WHERE account = ? AND project = ? AND path = ?
+
+-- name: projects
+SELECT account, project, root, commit_id, indexed_at FROM projects WHERE account = ? ORDER BY project
+
+-- name: put_project
+INSERT OR REPLACE INTO projects (account, project, root, commit_id, indexed_at) VALUES (?, ?, ?, ?, ?)
+
+-- name: put_key
+INSERT INTO keys ({key_columns}) VALUES ({places}) ON CONFLICT (key_id) DO UPDATE SET {updates}
+
+-- name: account_of_key
+SELECT account FROM keys WHERE key_id = ?
+
+-- name: find_key
+SELECT {key_columns} FROM keys WHERE secret_hash = ?
+
+-- name: keys
+SELECT {key_columns} FROM keys WHERE account = ? ORDER BY created_at, key_id
+
+-- name: revoke_key
+UPDATE keys SET revoked_at = ? WHERE account = ? AND key_id = ? AND revoked_at IS NULL

@@ -1,0 +1,264 @@
+"""The graph store on disk: one SQLite file in WAL mode, for several threads and processes of one machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from cluster import guards
+from cluster.graph import batches
+from cluster.graph import sqlite_rows as rows
+from cluster.graph.batches import EdgeKey
+from cluster.graph.sqlite_connections import ConnectionPool
+from cluster.graph.sqlite_schema import QUERIES, migrate
+from cluster.model.access import ApiKey
+from cluster.model.guard import All, Guard
+from cluster.model.nodes import Edge, Node, Related
+from cluster.ports import Change, FileState, Project, WriteBatch
+
+#: Ids of one statement; SQLite takes 32,766 values, and a guard needs some of them.
+CHUNK = 500
+
+_NODES = ", ".join(f"nodes.{name}" for name in rows.NODE_COLUMNS)
+_EDGES = ", ".join(f"edges.{name}" for name in rows.EDGE_COLUMNS)
+_KEYS = ", ".join(rows.KEY_COLUMNS)
+
+
+def _places(count: int) -> str:
+    return ", ".join("?" * count)
+
+
+def _upsert(name: str, columns: Sequence[str]) -> str:
+    updates = ", ".join(f"{column} = excluded.{column}" for column in columns[1:])
+    listed = ", ".join(columns)
+    return QUERIES[name].format(columns=listed, key_columns=listed, places=_places(len(columns)), updates=updates)
+
+
+_PUT_NODE = _upsert("put_node", rows.NODE_COLUMNS)
+_PUT_KEY = _upsert("put_key", rows.KEY_COLUMNS)
+
+
+class SqliteGraphStore:
+    """A `GraphStore` in the file `path`, made when it is not there, for the writes of one account.
+
+    Safe to use from several threads and processes. A write has been synced to the disk when it returns. Waiting longer than
+    `busy_timeout_ms` for another writer, a full disk and a failing one raise UnavailableError, and nothing of the batch is
+    stored. The revision advances with the feed: a batch that changes files and projects alone leaves it.
+
+    Lone surrogates become U+FFFD in what is written; asking for one finds nothing. Raises IntegrityError for a file that is
+    damaged, of another program, or of a newer release.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, account: str, busy_timeout_ms: int = 30_000) -> None:
+        self._gate = batches.AccountGate(account)
+        self._pool = ConnectionPool(path, busy_timeout_ms)
+        try:
+            with self._pool.lent() as connection:
+                migrate(connection)
+        except BaseException:
+            self._pool.close()
+            raise
+
+    @property
+    def rejected_writes(self) -> int:
+        """Writes refused because they held another account."""
+        return self._gate.rejected
+
+    # --- writes ---
+
+    def write(self, batch: WriteBatch) -> int:
+        self._gate.check(batches.accounts_of(batch))
+        batch = batches.clean_batch(batch)
+        with self._pool.writing() as connection:
+            plan = self._planned(connection, batch)
+            revision = _revision(connection)
+            if plan.feed:
+                revision += 1
+                _store(connection, plan, revision)
+            connection.executemany(QUERIES["drop_file"], batch.forget_files)
+            connection.executemany(QUERIES["put_file"], map(rows.file_row, batch.files))
+            connection.executemany(QUERIES["put_project"], map(rows.project_row, batch.projects))
+        return revision
+
+    def _planned(self, connection: sqlite3.Connection, batch: WriteBatch) -> batches.Plan:
+        nodes = _load_nodes(connection, batches.touched_ids(batch))
+        edges = _load_edges(connection, batches.touched_edges(batch))
+        self._gate.check_stored(batch, nodes, edges)
+        paths = set(batch.replace_paths)
+        for path in paths:
+            found = map(rows.to_node, connection.execute(QUERIES["nodes_of_path"].format(columns=_NODES), path))
+            nodes.update((node.id, node) for node in found if batches.is_derived_from(node, paths))
+        edges.update(_load_edges_from(connection, batches.removed_ids(batch, nodes)))
+        mine = self._gate.account
+        return batches.plan(
+            batch,
+            {key: node for key, node in nodes.items() if node.account == mine},
+            {key: edge for key, edge in edges.items() if edge.account == mine},
+        )
+
+    def put_key(self, key: ApiKey) -> None:
+        self._gate.check((key.principal.account,))
+        key = batches.clean_key(key)
+        with self._pool.writing() as connection:
+            self._gate.check(account for (account,) in connection.execute(QUERIES["account_of_key"], (key.key_id,)))
+            connection.execute(_PUT_KEY, rows.key_row(key))
+
+    def revoke_key(self, account: str, key_id: str, now: int) -> bool:
+        self._gate.check((account,))
+        with self._pool.writing() as connection:
+            return connection.execute(QUERIES["revoke_key"], (now, account, _value(key_id))).rowcount > 0
+
+    # --- reads ---
+
+    def revision(self) -> int:
+        with self._pool.lent() as connection:
+            return _revision(connection)
+
+    def changes(self, since: int, limit: int = 10_000) -> list[Change]:
+        limit = max(1, limit)
+        with self._pool.reading() as connection:
+            entries = [rows.to_change(row) for row in connection.execute(QUERIES["changes"], (since, limit + 1))]
+            if len(entries) <= limit:
+                return entries
+            # The revision that the limit would cut is left for the next call, unless it is the first: then it comes whole.
+            whole = [change for change in entries if change.revision < entries[limit].revision]
+            if whole:
+                return whole
+            return [rows.to_change(row) for row in connection.execute(QUERIES["changes_of"], (entries[0].revision,))]
+
+    def get_nodes(self, ids: Sequence[str], guard: Guard | None = None) -> dict[str, Node]:
+        wanted = list(dict.fromkeys(ids))
+        if len(wanted) <= CHUNK:
+            with self._pool.lent() as connection:
+                found = _load_nodes(connection, wanted, guard)
+        else:
+            with self._pool.reading() as connection:
+                found = _load_nodes(connection, wanted, guard)
+        return {key: found[key] for key in wanted if key in found}
+
+    def scan(self, guard: Guard) -> Iterator[Node]:
+        where, values = _where(guard)
+        query = QUERIES["scan"].format(columns=_NODES, guard=where)
+        yield from map(rows.to_node, self._stream(query, values))
+
+    def count(self, guard: Guard) -> int:
+        where, values = _where(guard)
+        with self._pool.lent() as connection:
+            return int(connection.execute(QUERIES["count"].format(guard=where), values).fetchone()[0])
+
+    def neighbours(self, ids: Sequence[str], guard: Guard, limit: int) -> tuple[dict[str, list[Related]], dict[str, int]]:
+        wanted, limit = list(dict.fromkeys(ids)), max(0, limit)
+        shown: dict[str, list[Related]] = {asked: [] for asked in wanted}
+        omitted = dict.fromkeys(wanted, 0)
+        with self._pool.reading() as connection:
+            for chunk in _chunks(wanted):
+                # One at least is asked for: a row also carries how many there are.
+                for asked, total, related in _related(connection, chunk, guard, max(1, limit)):
+                    if limit:
+                        shown[asked].append(related)
+                    omitted[asked] = total - len(shown[asked])
+        return shown, omitted
+
+    def edges(self, account: str, project: str) -> Iterator[Edge]:
+        query = QUERIES["edges_of_project"].format(edge_columns=_EDGES)
+        yield from map(rows.to_edge, self._stream(query, [_value(account), _value(project)]))
+
+    def files(self, account: str, project: str) -> dict[str, FileState]:
+        with self._pool.lent() as connection:
+            found = map(rows.to_file, connection.execute(QUERIES["files"], (_value(account), _value(project))))
+            return {file.path: file for file in found}
+
+    def projects(self, account: str) -> list[Project]:
+        with self._pool.lent() as connection:
+            return [rows.to_project(row) for row in connection.execute(QUERIES["projects"], (_value(account),))]
+
+    def find_key(self, secret_hash: str) -> ApiKey | None:
+        with self._pool.lent() as connection:
+            row = connection.execute(QUERIES["find_key"].format(key_columns=_KEYS), (_value(secret_hash),)).fetchone()
+        return None if row is None else rows.to_key(row)
+
+    def keys(self, account: str) -> list[ApiKey]:
+        with self._pool.lent() as connection:
+            found = connection.execute(QUERIES["keys"].format(key_columns=_KEYS), (_value(account),))
+            return [rows.to_key(row) for row in found]
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def _stream(self, query: str, values: Sequence[Any]) -> Iterator[rows.Row]:
+        """Rows as they are asked for, from one snapshot, over a connection of their own."""
+        with self._pool.reading() as connection, contextlib.closing(connection.execute(query, values)) as cursor:
+            yield from cursor
+
+
+def _revision(connection: sqlite3.Connection) -> int:
+    return int(connection.execute(QUERIES["revision"]).fetchone()[0])
+
+
+def _store(connection: sqlite3.Connection, plan: batches.Plan, revision: int) -> None:
+    connection.executemany(QUERIES["drop_node"], ((key,) for key in plan.drop_nodes))
+    connection.executemany(_PUT_NODE, (rows.node_row(node, revision) for node in plan.put_nodes))
+    connection.executemany(QUERIES["drop_edge"], plan.drop_edges)
+    connection.executemany(QUERIES["put_edge"], map(rows.edge_row, plan.put_edges))
+    entries = ((revision, place, kind, subject) for place, (kind, subject) in enumerate(plan.feed))
+    connection.executemany(QUERIES["put_change"], entries)
+    connection.execute(QUERIES["advance"], (revision,))
+
+
+def _load_nodes(connection: sqlite3.Connection, ids: Iterable[str], guard: Guard | None = None) -> dict[str, Node]:
+    where, values = _where(All(()) if guard is None else guard)
+    found: dict[str, Node] = {}
+    for chunk in _chunks(ids):
+        query = QUERIES["nodes_by_id"].format(columns=_NODES, places=_places(len(chunk)), guard=where)
+        found.update((row[0], rows.to_node(row)) for row in connection.execute(query, [*map(_value, chunk), *values]))
+    return found
+
+
+def _load_edges(connection: sqlite3.Connection, keys: Iterable[EdgeKey]) -> dict[EdgeKey, Edge]:
+    query = QUERIES["edge"].format(edge_columns=_EDGES)
+    found = ((key, connection.execute(query, key).fetchone()) for key in keys)
+    return {key: rows.to_edge(row) for key, row in found if row is not None}
+
+
+def _load_edges_from(connection: sqlite3.Connection, ids: Iterable[str]) -> Iterator[tuple[EdgeKey, Edge]]:
+    for chunk in _chunks(ids):
+        query = QUERIES["edges_from"].format(edge_columns=_EDGES, places=_places(len(chunk)))
+        for edge in map(rows.to_edge, connection.execute(query, chunk)):
+            yield batches.edge_key(edge), edge
+
+
+def _related(
+    connection: sqlite3.Connection, ids: Sequence[str], guard: Guard, limit: int
+) -> Iterator[tuple[str, int, Related]]:
+    """(asked id, how many there are in all, one of them), at most `limit` an id, in order."""
+    where, values = _where(guard)
+    query = QUERIES["neighbours"].format(edge_columns=_EDGES, columns=_NODES, places=_places(len(ids)), guard=where)
+    asked = [_value(key) for key in ids]
+    edge_end = 3 + len(rows.EDGE_COLUMNS)
+    for row in connection.execute(query, [*asked, *asked, *values, limit]):
+        edge, node = rows.to_edge(row[3:edge_end]), rows.to_node(row[edge_end:])
+        yield row[0], row[1], Related(edge=edge, direction=row[2], node=node)
+
+
+def _where(guard: Guard) -> tuple[str, list[str | bytes]]:
+    where, values = guards.to_sql(guard)
+    return where, [_value(value) for value in values]
+
+
+def _value(text: str) -> str | bytes:
+    """What to ask SQLite for. A lone surrogate is never stored, so it is asked for as bytes, which equal no text."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+    return text
+
+
+def _chunks(items: Iterable[str]) -> Iterator[list[str]]:
+    left = iter(items)
+    while chunk := list(islice(left, CHUNK)):
+        yield chunk

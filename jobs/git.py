@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,11 +72,18 @@ def list_files(root: Path) -> Listed:
     return Listed(files=tuple(sorted(files)), submodules=tuple(submodules), warnings=tuple(_lines(others.stderr)))
 
 
-def has_commit(root: Path, commit: str) -> bool:
-    """Whether the repository of `root` still holds `commit`."""
-    if not _COMMIT.fullmatch(commit):
-        return False
-    return _git(root, "cat-file", "-e", commit + "^{commit}").returncode == 0
+def lost_commits(root: Path, commits: Iterable[str]) -> set[str]:
+    """Those of `commits` that the repository of `root` does not hold (any more); all of them where there is none."""
+    asked = sorted(set(commits))
+    sound = [commit for commit in asked if _COMMIT.fullmatch(commit)]
+    if not sound:
+        return set(asked)
+    try:
+        answer = _git(root, "cat-file", "--batch-check=%(objectname) %(objecttype)", stdin="\n".join(sound).encode() + b"\n")
+    except FileNotFoundError:
+        return set(asked)
+    present = {line.split(" ")[0] for line in answer.stdout.decode("ascii", "replace").split("\n") if line.endswith(" commit")}
+    return set(asked) - present
 
 
 def _head(root: Path) -> str | None:
@@ -102,13 +110,15 @@ def _lines(stderr: bytes) -> list[str]:
     return [line for line in stderr.decode("utf-8", "backslashreplace").split("\n") if line.strip()]
 
 
-def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+def _git(root: Path, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     # A repository may configure a program as its file system monitor; indexing must not run it. The caller's own GIT_*
     # variables (set inside a hook, for example) would point git at another repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
     command = ["git", "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false", *arguments]
     try:
-        return subprocess.run(command, cwd=root, env=environment, capture_output=True, check=False, timeout=_TIMEOUT)
+        return subprocess.run(
+            command, cwd=root, env=environment, input=stdin, capture_output=True, check=False, timeout=_TIMEOUT
+        )
     except subprocess.TimeoutExpired as error:
         raise UsageError(f"git {arguments[0]} did not answer within {_TIMEOUT:.0f} s", field="path") from error

@@ -50,12 +50,6 @@ def document_node(
     return make_node(context, document_id(context), labels, text, properties or {}, None)
 
 
-def blank_document(context: FileContext) -> Extracted:
-    """A file without a word: listed and linked to, but with no text to find."""
-    node = make_node(context, document_id(context), (DOCUMENT,), {}, {"blank": True}, None)
-    return Extracted(nodes=(node,))
-
-
 def lead_sentence(text: str) -> str:
     """The first sentence of the first paragraph of `text`, on one line, cut to 300 code points; "" if there is none."""
     paragraph = text.lstrip().split("\n\n", 1)[0]

@@ -3,6 +3,8 @@
     RaycallError
     ├── UsageError            the caller's input; HTTP 422, CLI exit 2
     │   ├── ConfigError
+    │   ├── MalformedError    not JSON at all, or not in UTF-8; HTTP 400
+    │   ├── MediaTypeError    another content type, charset or encoding; HTTP 415
     │   └── TooLargeError     HTTP 413
     ├── AuthenticationError   no key, or an unknown or revoked one; HTTP 401
     ├── ForbiddenError        the key may not do this; HTTP 403
@@ -61,6 +63,20 @@ class ConfigError(UsageError):
     """The configuration is not usable."""
 
     code = "invalid_config"
+
+
+class MalformedError(UsageError):
+    """The request cannot be read."""
+
+    code = "malformed"
+    http_status = 400
+
+
+class MediaTypeError(UsageError):
+    """The request is in a form that the server does not read."""
+
+    code = "unsupported_media_type"
+    http_status = 415
 
 
 class TooLargeError(UsageError):

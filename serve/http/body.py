@@ -1,0 +1,124 @@
+"""Reading a request's body: bounded, strict JSON. What is refused here never reaches a parser that could be hurt by it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+
+from cluster.errors import MalformedError, MediaTypeError, TooLargeError
+from serve.question import clean_surrogates
+
+#: Largest body, in bytes.
+MAX_BODY_BYTES = 128 * 1024
+#: Deepest nesting of arrays and objects. The questions that are asked here need 2.
+MAX_DEPTH = 64
+#: Longest number that is read: beyond it no bound of any field lies, and turning digits into a number takes quadratic time.
+_MAX_DIGITS = 400
+
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+_STRING_OR_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}]', re.DOTALL)
+
+
+async def read_json(request: Request, max_bytes: int = MAX_BODY_BYTES) -> Any:
+    """The body's value. Numbers that are not finite come as float NaN or infinity, for the field's own check to name.
+
+    Raises MediaTypeError (415: another content type than application/json, a charset other than UTF-8, a content encoding),
+    TooLargeError (413, without reading further), MalformedError (400: not UTF-8, not JSON, a key twice in one object, nested
+    deeper than 64).
+    """
+    _check_media_type(request.headers)
+    return parse_json(await _read(request, max_bytes))
+
+
+def parse_json(raw: bytes) -> Any:
+    """`raw` as strict JSON; see `read_json`."""
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise MalformedError(f"the body is not UTF-8 (byte {error.start})") from error
+    if not text.strip():
+        raise MalformedError("the body is empty; it must be a JSON object")
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        _check_depth(text)
+    try:
+        value = _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise MalformedError(f"the body is not JSON: {error.msg} (line {error.lineno}, column {error.colno})") from error
+    except RecursionError as error:
+        raise MalformedError("the body is nested too deep") from error
+    return _repaired(value) if _SURROGATE_ESCAPE.search(text) else value
+
+
+def _repaired(value: Any) -> Any:
+    """U+FFFD for each half of a surrogate pair: nothing below can encode one. Pairs are whole characters by now."""
+    if isinstance(value, str):
+        return clean_surrogates(value)
+    if isinstance(value, list):
+        return [_repaired(item) for item in value]
+    if isinstance(value, dict):
+        return {clean_surrogates(name): _repaired(item) for name, item in value.items()}
+    return value
+
+
+def _check_media_type(headers: Headers) -> None:
+    content_type, _, parameters = headers.get("content-type", "").partition(";")
+    if content_type.strip().lower() != "application/json":
+        raise MediaTypeError("the body must be sent as content type application/json")
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset" and value.strip().strip('"').lower() not in ("utf-8", "utf8"):
+            raise MediaTypeError("the body must be in UTF-8")
+    if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise MediaTypeError("the body must not be compressed")
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    too_large = TooLargeError(f"the body must be at most {max_bytes:,} bytes")
+    announced = request.headers.get("content-length", "")
+    if announced.isascii() and announced.isdigit() and (len(announced) > 18 or int(announced) > max_bytes):
+        raise too_large
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > max_bytes:
+                raise too_large
+            chunks.append(chunk)
+    except ClientDisconnect as error:
+        raise MalformedError("the client went away before the body was complete") from error
+    return b"".join(chunks)
+
+
+def _check_depth(text: str) -> None:
+    depth = 0
+    for found in _STRING_OR_BRACKET.finditer(text):
+        token = found[0]
+        if token in ("[", "{"):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise MalformedError(f"the body is nested deeper than {MAX_DEPTH} levels")
+        elif token in ("]", "}"):
+            depth -= 1
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise MalformedError(f"the body holds {clean_surrogates(twice[:100])!r} twice in one object")
+    return found
+
+
+def _integer(digits: str) -> int | float:
+    if len(digits) > _MAX_DIGITS:
+        return float("-inf") if digits.startswith("-") else float("inf")
+    return int(digits)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_integer)

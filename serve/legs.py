@@ -1,0 +1,208 @@
+"""The two legs of a question, run side by side; whatever happens to one of them is data, not an exception."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster.errors import EmbedderError, OverloadedError, RaycallError, ShardError
+from cluster.model.guard import Guard
+from cluster.model.manifest import Manifest, VectorIdentity
+from cluster.model.query import Degradation, LegAnswer, LegReport, LexicalQuery, SearchRequest, VectorQuery
+from cluster.ports import Clock
+from serve.plan import Plan
+
+logger = logging.getLogger(__name__)
+
+LEXICAL, VECTOR = "lexical", "vector"
+_Result = TypeVar("_Result")
+
+
+class Legs(Protocol):
+    """The retrieval legs as the use case reaches them. `deadline`: absolute, in seconds of the same `Clock.monotonic`."""
+
+    def served(self) -> Mapping[str, Manifest]:
+        """project -> manifest of the generation that is served now; of the process's account alone."""
+        ...
+
+    async def lexical(self, query: LexicalQuery, deadline: float) -> LegAnswer:
+        """Raises UnavailableError when nothing answered."""
+        ...
+
+    async def vector(self, query: VectorQuery, deadline: float) -> LegAnswer:
+        """Raises UnavailableError when nothing answered."""
+        ...
+
+    async def embed(self, text: str, identity: VectorIdentity, deadline: float) -> npt.NDArray[np.float32] | None:
+        """The query's vector, shape (identity.dimensions,), unit length; None when the text has none.
+
+        Raises EmbedderError when the model did not answer.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegOutcome:
+    """What one leg came to."""
+
+    report: LegReport
+    #: None when the leg is missing from the answer.
+    answer: LegAnswer | None = None
+    notices: tuple[Degradation, ...] = ()
+    #: Why it is missing, if something failed.
+    error: RaycallError | None = None
+    timings_ms: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegRunner:
+    """Asks the legs about one question."""
+
+    legs: Legs
+    clock: Clock
+    request: SearchRequest
+    plan: Plan
+    guard: Guard
+    #: Candidates wanted of each leg.
+    window: int
+    #: Absolute, in seconds of `clock.monotonic`.
+    deadline: float
+    #: For log lines.
+    query_id: str
+
+    async def run(self) -> tuple[LegOutcome, LegOutcome]:
+        """The lexical and the vector outcome. Raises an UnavailableError when a leg failed and the other one is missing too."""
+        if not self.plan.pins:
+            return _not_run(LEXICAL), _not_run(VECTOR)
+        lexical, vector = await asyncio.gather(self._lexical(), self._vector())
+        errors = [outcome.error for outcome in (lexical, vector) if outcome.error is not None]
+        if errors and lexical.answer is None and vector.answer is None:
+            if all(isinstance(error, OverloadedError) for error in errors):
+                raise OverloadedError("too many questions are waiting; try again later") from errors[0]
+            raise ShardError("neither the lexical nor the vector leg answered; try again") from errors[0]
+        return lexical, vector
+
+    async def _lexical(self) -> LegOutcome:
+        query = LexicalQuery(
+            text=self.request.query,
+            guard=self.guard,
+            pins=self.plan.pins,
+            k=self.window,
+            statistics_mode=self.request.statistics,
+        )
+        outcome = await self._asked(LEXICAL, lambda: self.legs.lexical(query, self.deadline))
+        return replace(outcome, notices=(*outcome.notices, *_lexical_notices(outcome)))
+
+    async def _vector(self) -> LegOutcome:
+        identity = self.plan.identity
+        if identity is None:
+            return _not_run(VECTOR)
+        start = self.clock.monotonic()
+        try:
+            vector = await self._in_time(lambda: self.legs.embed(self.request.query, identity, self.deadline), EmbedderError)
+        except RaycallError as error:
+            self._log_failure(VECTOR, error)
+            return _missing(VECTOR, error, "embedder_unavailable", self._since(start))
+        took = {"embed": self._since(start)}
+        if vector is None or not np.isfinite(vector).all():
+            detail = "the embedding model knows nothing in this query: rows were found by their words alone"
+            notice = Degradation(code="query_without_vector", detail=detail)
+            return LegOutcome(report=LegReport(leg=VECTOR, ran=False), notices=(notice,), timings_ms=took)
+        query = VectorQuery(vector=vector, identity=identity, guard=self.guard, pins=self.plan.vector_pins, k=self.window)
+        outcome = await self._asked(VECTOR, lambda: self.legs.vector(query, self.deadline), identity.key)
+        return replace(outcome, timings_ms={**took, **outcome.timings_ms})
+
+    async def _asked(self, leg: str, ask: Callable[[], Awaitable[LegAnswer]], identity: str | None = None) -> LegOutcome:
+        start = self.clock.monotonic()
+        try:
+            answer = await self._in_time(ask, ShardError)
+        except RaycallError as error:
+            self._log_failure(leg, error)
+            return _missing(leg, error, f"{leg}_leg_unavailable", self._since(start))
+        outcome = _answered(leg, answer, identity, self._since(start))
+        if outcome.error is not None:
+            self._log_failure(leg, outcome.error)
+        return outcome
+
+    async def _in_time(self, ask: Callable[[], Awaitable[_Result]], kind: type[RaycallError]) -> _Result:
+        """What `ask` gives. Everything else becomes an error of Raycall, `kind` where it is none yet."""
+        try:
+            async with asyncio.timeout(max(0.0, self.deadline - self.clock.monotonic())):
+                return await ask()
+        except RaycallError:
+            raise
+        except TimeoutError as error:
+            raise kind("no answer in time") from error
+        except Exception as error:
+            # A fault of ours or of a library: the other leg can still answer. The trace is for the log alone.
+            logger.exception("leg failed unexpectedly", extra={"action": "leg_crashed", "query_id": self.query_id})
+            raise kind("it failed unexpectedly") from error
+
+    def _since(self, start: float) -> float:
+        return round((self.clock.monotonic() - start) * 1000, 3)
+
+    def _log_failure(self, leg: str, error: RaycallError) -> None:
+        extra = {"action": "leg_unavailable", "leg": leg, "code": error.code, "query_id": self.query_id}
+        logger.warning("leg did not answer: %s", error.detail, extra=extra)
+
+
+def _answered(leg: str, answer: LegAnswer, identity: str | None, took_ms: float) -> LegOutcome:
+    report = LegReport(
+        leg=leg,
+        ran=bool(answer.answered) or not answer.failures,
+        asked=answer.asked,
+        answered=answer.answered,
+        failed=answer.failures,
+        hits=len(answer.ids),
+        matched=answer.matched,
+        identity=identity,
+        took_ms=took_ms,
+    )
+    timings = {leg: took_ms}
+    if not report.ran:
+        missing = ShardError(answer.failures[0].detail)
+        notice = Degradation(code=f"{leg}_leg_unavailable", detail=f"no partition answered: {missing.detail}")
+        return LegOutcome(report=report, notices=(notice,), error=missing, timings_ms=timings)
+    notices = (_partition_notice(leg, answer),) if answer.failures else ()
+    return LegOutcome(report=report, answer=answer, notices=notices, timings_ms=timings)
+
+
+def _not_run(leg: str) -> LegOutcome:
+    return LegOutcome(report=LegReport(leg=leg, ran=False))
+
+
+def _missing(leg: str, error: RaycallError, code: str, took_ms: float) -> LegOutcome:
+    part = "embedder" if code == "embedder_unavailable" else f"{leg} leg"
+    other = "words" if leg == VECTOR else "vectors"
+    detail = f"the {part} did not answer ({error.detail}): rows were found by their {other} alone"
+    return LegOutcome(
+        report=LegReport(leg=leg, ran=False, took_ms=took_ms),
+        notices=(Degradation(code=code, detail=detail),),
+        error=error,
+        timings_ms={"embed" if part == "embedder" else leg: took_ms},
+    )
+
+
+def _partition_notice(leg: str, answer: LegAnswer) -> Degradation:
+    projects = ", ".join(sorted({failure.project for failure in answer.failures}))
+    detail = f"{len(answer.failures)} of {answer.asked} {leg} partitions did not answer; their rows are missing: {projects}"
+    return Degradation(code="partition_failed", detail=detail)
+
+
+def _lexical_notices(outcome: LegOutcome) -> tuple[Degradation, ...]:
+    if outcome.answer is None:
+        return ()
+    explain = outcome.answer.explain
+    notices = []
+    if explain.get("terms_cut"):
+        detail = f"the query has too many words: its {len(explain.get('terms', ()))} rarest were looked for"
+        notices.append(Degradation(code="query_terms_cut", detail=detail))
+    if "terms" in explain and not explain["terms"]:
+        notices.append(Degradation(code="no_terms", detail="the query holds no word to look for: the lexical leg has no hits"))
+    return tuple(notices)

@@ -1,0 +1,81 @@
+"""What a question addresses: which projects, in which generations, with which vectors. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from cluster.errors import ForbiddenError, NotFoundError
+from cluster.model.access import Principal, Role
+from cluster.model.manifest import Manifest, VectorIdentity
+from cluster.model.query import Degradation, Pins, SearchRequest, Statistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Where one question goes."""
+
+    #: Every addressed project that has a generation, and that generation: the lexical leg's pins.
+    pins: Pins
+    #: Those of them whose vectors are of `identity`: the vector leg's pins.
+    vector_pins: Pins
+    #: None when no addressed project has a vector.
+    identity: VectorIdentity | None
+    notices: tuple[Degradation, ...] = ()
+
+
+def make_plan(
+    request: SearchRequest, principal: Principal, served: Mapping[str, Manifest], registered: Collection[str]
+) -> Plan:
+    """The plan for `request`.
+
+    `served`: the generations that can be asked, by project; `registered`: projects that the store knows. Raises NotFoundError
+    for a requested project that does not exist, or that the principal may not know, in the same words; ForbiddenError for
+    statistics over documents that the principal may not read.
+    """
+    if request.statistics is Statistics.ALL and principal.role is not Role.ADMIN:
+        raise ForbiddenError(
+            "statistics 'all' would count documents that this key may not read; leave it out or say 'visible'",
+            field="statistics",
+        )
+    known = {name for name in {*served, *registered} if principal.projects is None or name in principal.projects}
+    for name in request.projects or ():
+        if name not in known:
+            raise NotFoundError(f"no project of that name that this key may search: {name[:100]!r}", field="projects")
+    addressed = sorted(known if request.projects is None else request.projects)
+    manifests = {name: served[name] for name in addressed if name in served}
+    identity = _leading_identity(manifests.values())
+    return Plan(
+        pins={name: manifest.generation for name, manifest in manifests.items()},
+        vector_pins={name: manifest.generation for name, manifest in manifests.items() if manifest.identity == identity},
+        identity=identity,
+        notices=tuple(_notices(addressed, manifests, identity)),
+    )
+
+
+def _leading_identity(manifests: Iterable[Manifest]) -> VectorIdentity | None:
+    """The identity that covers most rows with vectors; of equals, the first by its key."""
+    covered: dict[VectorIdentity, int] = {}
+    for manifest in manifests:
+        covered[manifest.identity] = covered.get(manifest.identity, 0) + manifest.vectors
+    covered = {identity: rows for identity, rows in covered.items() if rows}
+    return min(covered, key=lambda identity: (-covered[identity], identity.key), default=None)
+
+
+def _notices(
+    addressed: Collection[str], manifests: Mapping[str, Manifest], identity: VectorIdentity | None
+) -> Iterable[Degradation]:
+    # Numbers of rows stay out of these sentences: they would count rows that the caller may not read.
+    if not addressed:
+        yield Degradation(code="no_projects", detail="there is no project yet that this key may search")
+    waiting = [name for name in addressed if name not in manifests]
+    if waiting:
+        yield Degradation(code="not_indexed_yet", detail=f"registered, but not searchable until indexed: {', '.join(waiting)}")
+    if identity is None:
+        if any(manifest.rows for manifest in manifests.values()):
+            yield Degradation(code="no_vectors", detail="no row here has a vector yet: rows were found by their words alone")
+        return
+    others = [name for name, manifest in manifests.items() if manifest.identity != identity and manifest.rows]
+    if others:
+        detail = f"vectors are compared within one model only ({identity.key}); by their words alone: {', '.join(others)}"
+        yield Degradation(code="identity_mismatch", detail=detail)

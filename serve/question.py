@@ -1,0 +1,132 @@
+"""From a caller's values to a question that may be asked: the bounds, defaults and refusals that every front shares. Pure."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from cluster.errors import UsageError
+from cluster.model.query import Degradation, Fusion, SearchRequest, Statistics
+
+MIN_LIMIT, DEFAULT_LIMIT, MAX_LIMIT = 1, 10, 100
+MIN_HOPS, DEFAULT_HOPS, MAX_HOPS = 0, 1, 3
+#: Most projects, and most labels, of one question; and the longest label.
+MAX_NAMES = 100
+MAX_LABEL = 200
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+#: Drawn as nothing although Unicode counts them as letters, symbols or marks.
+_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+_NOTHING_CATEGORIES = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A request within all bounds, and what was changed to bring it there."""
+
+    request: SearchRequest
+    notices: tuple[Degradation, ...] = ()
+
+
+def make_question(
+    *,
+    query: str | None,
+    projects: Sequence[str] | None = None,
+    limit: int | None = None,
+    labels: Sequence[str] | None = None,
+    fusion: str | None = None,
+    expand_hops: int | None = None,
+    explain: bool | None = None,
+    statistics: str | None = None,
+) -> Question:
+    """The question that these values ask; None is the default of each but `query`.
+
+    `limit` outside 1..100 and `expand_hops` outside 0..3 are clamped, with a notice. Raises UsageError naming the field: for a
+    blank query (nothing that can be seen), an empty or overlong list, or an unknown fusion or statistics.
+    """
+    notices: list[Degradation] = []
+    request = SearchRequest(
+        query=_query(query),
+        projects=None if projects is None else _projects(projects),
+        limit=_clamped("limit", limit, DEFAULT_LIMIT, MIN_LIMIT, MAX_LIMIT, notices),
+        labels=_labels(labels or ()),
+        fusion=_choice("fusion", fusion, Fusion.WEIGHTED),
+        expand_hops=_clamped("expand_hops", expand_hops, DEFAULT_HOPS, MIN_HOPS, MAX_HOPS, notices),
+        explain=bool(explain),
+        statistics=_choice("statistics", statistics, Statistics.VISIBLE),
+    )
+    return Question(request=request, notices=tuple(notices))
+
+
+def clean_text(text: str) -> str:
+    """`text` without NUL, and with U+FFFD for each half of a surrogate pair: what every engine below can take."""
+    return clean_surrogates(text).replace("\0", "")
+
+
+def clean_surrogates(text: str) -> str:
+    """`text` with U+FFFD for each half of a surrogate pair, so that it can be encoded."""
+    return _SURROGATE.sub("\ufffd", text)
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing is left of `text` without white space, control and zero-width characters."""
+    return all(_is_nothing(char) for char in text)
+
+
+def _is_nothing(char: str) -> bool:
+    if char.isspace() or char in _INVISIBLE or unicodedata.category(char) in _NOTHING_CATEGORIES:
+        return True
+    return "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef"  # variation selectors
+
+
+def _query(query: str | None) -> str:
+    text = clean_text(query or "")
+    if is_blank(text):
+        raise UsageError("query must hold at least one visible character", field="query")
+    return text
+
+
+def _projects(names: Sequence[str]) -> tuple[str, ...]:
+    if not names:
+        raise UsageError("projects must name at least one project; leave it out to search all of yours", field="projects")
+    return _names("projects", names)
+
+
+def _labels(names: Sequence[str]) -> tuple[str, ...]:
+    if any(not name or len(name) > MAX_LABEL for name in names):
+        raise UsageError(f"labels must be of 1 to {MAX_LABEL} characters each", field="labels")
+    return _names("labels", names)
+
+
+def _names(field: str, names: Sequence[str]) -> tuple[str, ...]:
+    if len(names) > MAX_NAMES:
+        raise UsageError(f"{field} must hold at most {MAX_NAMES} names, not {len(names)}", field=field)
+    return tuple(dict.fromkeys(clean_text(name) for name in names))
+
+
+def _clamped(field: str, value: int | None, default: int, low: int, high: int, notices: list[Degradation]) -> int:
+    if value is None:
+        return default
+    bounded = min(max(value, low), high)
+    if bounded != value:
+        asked = str(value) if abs(value) < 10**18 else "a larger number" if value > 0 else "a smaller number"
+        detail = f"{field} must be from {low} to {high}: {bounded} was used instead of {asked}"
+        notices.append(Degradation(code=f"{field}_clamped", detail=detail))
+    return bounded
+
+
+_Choice = TypeVar("_Choice", Fusion, Statistics)
+
+
+def _choice(field: str, value: str | None, default: _Choice) -> _Choice:
+    if value is None:
+        return default
+    kind = type(default)
+    try:
+        return kind(value)
+    except ValueError as error:
+        known = ", ".join(member.value for member in kind)
+        raise UsageError(f"{field} must be one of {known}", field=field) from error

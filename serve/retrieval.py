@@ -1,0 +1,211 @@
+"""The use case: a question and a principal in, guarded hits and their disclosure out. Knows no HTTP and no Ray."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from cluster.guards import expansion_guard, search_guard
+from cluster.model.access import Principal
+from cluster.model.guard import Guard
+from cluster.model.nodes import Node
+from cluster.model.query import Answer, Degradation, Disclosure, Hit, Score, SearchRequest
+from cluster.ports import Clock, GraphStore
+from serve import explanation
+from serve.fusion import fuse
+from serve.legs import LegOutcome, LegRunner, Legs
+from serve.plan import Plan, make_plan
+from serve.question import MAX_LIMIT
+from serve.related import RELATED_CAP, Neighbourhood, expand
+from serve.snippet import make_snippet, query_words
+
+__all__ = ["WINDOW", "Legs", "Retrieval"]
+
+logger = logging.getLogger(__name__)
+
+#: Candidates of each leg. The same for every limit, so that a larger limit only makes the same list longer: BM25 is scaled
+#: over these candidates.
+WINDOW = 100
+DEADLINE_S = 2.0
+
+
+@dataclass(slots=True)
+class _Hydrated:
+    """Candidates that passed the second look, in fused order, and what became of the others that were looked at."""
+
+    nodes: list[tuple[Node, Score]] = field(default_factory=list)
+    refused: int = 0
+    gone: int = 0
+
+
+class Retrieval:
+    """Answers questions for one account."""
+
+    def __init__(
+        self,
+        *,
+        account: str,
+        store: GraphStore,
+        legs: Legs,
+        clock: Clock,
+        deadline_s: float = DEADLINE_S,
+        related_cap: int = RELATED_CAP,
+        new_id: Callable[[], str] = lambda: secrets.token_hex(8),
+    ) -> None:
+        self._account = account
+        self._store = store
+        self._legs = legs
+        self._clock = clock
+        self._deadline_s = deadline_s
+        self._related_cap = related_cap
+        self._new_id = new_id
+
+    async def search(
+        self,
+        request: SearchRequest,
+        principal: Principal,
+        *,
+        query_id: str | None = None,
+        notices: Sequence[Degradation] = (),
+    ) -> Answer:
+        """The answer to `request`, within the deadline (default 2 s) plus the time of hydration.
+
+        `notices`: what the front changed on the way in; they lead the disclosure's degradations. Raises NotFoundError for a
+        project that the principal may not search, ForbiddenError for statistics it may not have, and an UnavailableError when
+        no leg is left; a store that cannot be read fails the call, since nothing may be shown unchecked.
+        """
+        query_id = query_id or self._new_id()
+        phases = _Phases(self._clock)
+        registered = [project.project for project in self._store.projects(self._account)]
+        plan = make_plan(request, principal, self._legs.served(), registered)
+        guard = search_guard(principal, plan.pins, request.labels)
+        phases.end("plan")
+        outcomes = await self._runner(request, plan, guard, phases.started, query_id).run()
+        phases.end("legs")
+        candidates = fuse(outcomes[0].answer, outcomes[1].answer, request.fusion)
+        phases.end("fuse")
+        hydrated = self._hydrate(candidates, guard, request.limit, query_id)
+        phases.end("hydrate")
+        hit_ids = [node.id for node, _ in hydrated.nodes]
+        around = expand(self._store, hit_ids, expansion_guard(principal), request.expand_hops, self._related_cap)
+        phases.end("expand")
+        hits = _hits(request.query, hydrated, around)
+        phases.end("snippets")
+        disclosure = _disclosure(request, plan, outcomes, len(candidates), hydrated, hits, notices, phases)
+        if disclosure.degradations:
+            codes = [degradation.code for degradation in disclosure.degradations]
+            logger.info("answered with less", extra={"action": "search_degraded", "query_id": query_id, "codes": codes})
+        explain = explanation.explain(request, principal, plan, outcomes, hits) if request.explain else None
+        return Answer(query_id=query_id, hits=hits, disclosure=disclosure, explain=explain)
+
+    def _runner(self, request: SearchRequest, plan: Plan, guard: Guard, started: float, query_id: str) -> LegRunner:
+        return LegRunner(
+            legs=self._legs,
+            clock=self._clock,
+            request=request,
+            plan=plan,
+            guard=guard,
+            window=WINDOW,
+            deadline=started + self._deadline_s,
+            query_id=query_id,
+        )
+
+    def _hydrate(self, candidates: Sequence[tuple[str, Score]], guard: Guard, limit: int, query_id: str) -> _Hydrated:
+        """The best `limit` candidates that the store of record has and that `guard` allows there too.
+
+        A candidate that fails here makes room for the next one. The indexes filter by the same guard, so a refusal means that
+        an index is behind the store or wrong: it is logged as an alarm, and the candidate is never shown.
+        """
+        result = _Hydrated()
+        at = 0
+        while at < len(candidates) and len(result.nodes) < limit:
+            batch = candidates[at : at + limit - len(result.nodes)]
+            at += len(batch)
+            allowed = self._store.get_nodes([node_id for node_id, _ in batch], guard)
+            result.nodes += [(allowed[node_id], score) for node_id, score in batch if node_id in allowed]
+            lost = [node_id for node_id, _ in batch if node_id not in allowed]
+            if lost:
+                refused = sorted(self._store.get_nodes(lost))
+                result.refused += len(refused)
+                result.gone += len(lost) - len(refused)
+                if refused:
+                    extra = {"action": "guard_recheck_drop", "query_id": query_id, "node_ids": refused}
+                    logger.error("candidates dropped by the second guard check", extra=extra)
+        return result
+
+
+class _Phases:
+    """Milliseconds by phase."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.started = self._last = clock.monotonic()
+        self.ms: dict[str, float] = {}
+
+    def end(self, phase: str) -> None:
+        now = self._clock.monotonic()
+        self.ms[phase] = round((now - self._last) * 1000, 3)
+        self._last = now
+
+    def total_ms(self) -> float:
+        return round((self._clock.monotonic() - self.started) * 1000, 3)
+
+
+def _hits(query: str, hydrated: _Hydrated, around: dict[str, Neighbourhood]) -> tuple[Hit, ...]:
+    words = query_words(query)
+    return tuple(
+        Hit(
+            node=node,
+            score=score,
+            snippet=make_snippet(node, words),
+            related=tuple(around[node.id].related),
+            related_omitted=around[node.id].omitted,
+        )
+        for node, score in hydrated.nodes
+    )
+
+
+def _disclosure(
+    request: SearchRequest,
+    plan: Plan,
+    outcomes: tuple[LegOutcome, LegOutcome],
+    candidates: int,
+    hydrated: _Hydrated,
+    hits: tuple[Hit, ...],
+    notices: Sequence[Degradation],
+    phases: _Phases,
+) -> Disclosure:
+    over_limit = candidates - len(hits) - hydrated.refused - hydrated.gone
+    omitted = {
+        "over_limit": over_limit,
+        "guard_recheck": hydrated.refused,
+        "gone": hydrated.gone,
+        "related_over_cap": sum(hit.related_omitted for hit in hits),
+    }
+    leg_timings = {phase: ms for outcome in outcomes for phase, ms in outcome.timings_ms.items()}
+    return Disclosure(
+        legs=tuple(outcome.report for outcome in outcomes),
+        fusion=request.fusion,
+        generations=dict(plan.pins),
+        candidates=candidates,
+        returned=len(hits),
+        omitted={reason: count for reason, count in omitted.items() if count},
+        more=_more(request, over_limit, outcomes[0]),
+        degradations=(*notices, *plan.notices, *outcomes[0].notices, *outcomes[1].notices),
+        timings_ms={**phases.ms, **leg_timings, "total": phases.total_ms()},
+    )
+
+
+def _more(request: SearchRequest, over_limit: int, lexical: LegOutcome) -> str | None:
+    sentences = []
+    if over_limit > 0 and request.limit < MAX_LIMIT:
+        wanted = min(MAX_LIMIT, request.limit + over_limit)
+        sentences.append(f"repeat the call with limit {wanted} (at most {MAX_LIMIT}) for up to {over_limit} more candidates")
+    beyond = (lexical.report.matched or 0) - lexical.report.hits
+    if beyond > 0 or (over_limit > 0 and request.limit >= MAX_LIMIT):
+        sentences.append(
+            f"each leg proposes its best {WINDOW}: narrow the question with projects or labels to reach what lies below"
+        )
+    return "; ".join(sentences) or None

@@ -103,7 +103,7 @@ def open_lexical_shard(name: str, root: Path, shards: Sequence[str], heap_mib: i
     from cluster.index.analysis import analyse
     from cluster.index.lexical import choose_terms
 
-    jvm.start(heap_mib=heap_mib)
+    jvm.start(heap_mb=heap_mib)
     holder: PartitionHolder[LexicalPart] = PartitionHolder(GenerationStore(root), name, shards, LexicalPart)
     return LexicalShard(holder, analyse, choose_terms)
 

@@ -1,0 +1,111 @@
+"""Wires the batch jobs to the real store, cache, models and indexes that a configuration names."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from cluster.config import Config
+from cluster.embed.factory import make_embedder
+from cluster.embed.settings import EmbedSettings
+from cluster.ports import Embedder, GraphStore
+from cluster.storage import GenerationStore
+from jobs.reindex import Reindexer
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch, UTC."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start; never goes back."""
+        return time.monotonic()
+
+
+def graph_path(config: Config) -> Path:
+    """The graph store's file."""
+    return config.data_dir / "graph.sqlite"
+
+
+def generations_root(config: Config) -> Path:
+    """The folder of the generations."""
+    return config.data_dir / "generations"
+
+
+def progress_folder(config: Config) -> Path:
+    """The folder of the jobs' progress files."""
+    return config.data_dir / "progress"
+
+
+def open_store(config: Config) -> GraphStore:
+    """The graph store of the configured account; made if it is not there yet."""
+    from cluster.graph.sqlite import SqliteGraphStore
+
+    config.data_dir.mkdir(parents=True, exist_ok=True)
+    return SqliteGraphStore(graph_path(config), account=config.account)
+
+
+def threads_for(config: Config) -> int:
+    """Threads of a local model while indexing."""
+    return config.embed.threads or os.cpu_count() or 1
+
+
+def embedder_for(config: Config, provider: str, threads: int, environ: Mapping[str, str] | None = None) -> Embedder:
+    """The embedder that `provider` names, with the configured model behind it."""
+    embed = config.embed
+    environ = os.environ if environ is None else environ
+    url = {"ollama": embed.ollama_url, "openai": embed.openai_url}.get(provider, "")
+    api_key = environ.get(embed.openai_api_key_env, "") if provider == "openai" and embed.openai_api_key_env else ""
+    remote = provider in {"ollama", "openai"}
+    return make_embedder(
+        EmbedSettings(
+            provider=provider,
+            model=embed.model if remote else "",
+            dimensions=embed.dimensions if remote else 0,
+            url=url,
+            api_key=api_key,
+            threads=threads,
+            timeout_s=embed.timeout_s,
+        )
+    )
+
+
+def first_and_target(config: Config, threads: int) -> tuple[Embedder, Embedder]:
+    """The embedder of a project's first generation and the one of those after it; the same object where they are the same."""
+    first = embedder_for(config, config.embed.first, threads)
+    target = first if config.embed.then in {"", config.embed.first} else embedder_for(config, config.embed.then, threads)
+    return first, target
+
+
+@contextmanager
+def reindexer(config: Config) -> Iterator[Reindexer]:
+    """A reindexer over the real parts. Building starts a JVM in this process: only where Ray has not been started from."""
+    from cluster.embed.cache import SqliteVectorCache
+    from cluster.index.analysis import ANALYZER_VERSION
+    from cluster.index.lexical import build_lexical
+    from cluster.index.vector import write_vectors
+    from jobs.build import Builder
+
+    store = open_store(config)
+    cache = SqliteVectorCache(config.data_dir / "vectors.sqlite")
+    try:
+        first, target = first_and_target(config, threads_for(config))
+        builder = Builder(
+            store=store,
+            generations=GenerationStore(generations_root(config)),
+            vectors=cache,
+            build_lexical=build_lexical,
+            write_vectors=write_vectors,
+            analyzer=ANALYZER_VERSION,
+            target_rows=config.shards.target_rows_per_bucket,
+        )
+        yield Reindexer(builder=builder, first=first, target=target, clock=SystemClock())
+    finally:
+        cache.close()
+        store.close()

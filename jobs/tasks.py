@@ -1,0 +1,37 @@
+"""The jobs that run in a process of their own, as plain functions of a configuration and a project."""
+
+from __future__ import annotations
+
+from cluster.config import Config
+from cluster.errors import RaycallError
+from cluster.model.manifest import Manifest
+from jobs.progress import ProgressFile
+from jobs.setup import progress_folder, reindexer
+
+#: Kinds of progress files.
+INDEX, REFINE = "index", "refine"
+
+
+def publish(config: Config, project: str) -> Manifest:
+    """Makes the store's state of `project` searchable; see `Reindexer.publish`."""
+    progress = ProgressFile(progress_folder(config), INDEX, project)
+    with reindexer(config) as jobs:
+        return jobs.publish(config.account, project, progress.report)
+
+
+def refine(config: Config, project: str) -> Manifest | None:
+    """Brings `project` under the better embedder; see `Reindexer.refine`. None when there was nothing to do.
+
+    The progress file says how far it is, and why it failed if it does; a later call goes on where this one stopped.
+    """
+    progress = ProgressFile(progress_folder(config), REFINE, project)
+    try:
+        with reindexer(config) as jobs:
+            if not jobs.needs_refining(config.account, project):
+                return None
+            manifest = jobs.refine(config.account, project, progress.report)
+    except RaycallError as error:
+        progress.report("failed", 0, 0, error.detail)
+        raise
+    progress.report("done", manifest.vectors, manifest.rows, manifest.identity.key)
+    return manifest

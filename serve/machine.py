@@ -1,0 +1,136 @@
+"""What a server needs of the machine that it runs on: a free port, a folder for sockets, and no leftovers of a dead one."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import socket
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cluster.errors import ConflictError, UsageError
+
+#: Ports after the wished one that are tried before any free one is taken.
+NEXT_PORTS = 20
+#: Seconds that a leftover process has to end after SIGTERM.
+GRACE_S = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerState:
+    """The running server, as other processes find it."""
+
+    pid: int
+    host: str
+    port: int
+    url: str
+    #: Milliseconds since the epoch.
+    started_at: int
+    #: Folder of the server's sockets and of Ray's logs.
+    run_dir: str
+
+
+def state_path(data_dir: Path) -> Path:
+    """The file that names the running server."""
+    return data_dir / "server.json"
+
+
+def read_state(data_dir: Path) -> ServerState | None:
+    """The server that was last started on `data_dir`, running or not; None when there is no readable record."""
+    try:
+        return ServerState(**json.loads(state_path(data_dir).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def write_state(data_dir: Path, state: ServerState) -> None:
+    """Records the running server."""
+    path = state_path(data_dir)
+    temporary = path.with_suffix(f".{os.getpid()}.part")
+    temporary.write_text(json.dumps(asdict(state)))
+    temporary.rename(path)
+
+
+def refuse_second_server(data_dir: Path) -> None:
+    """Raises ConflictError when a live server has `data_dir` already."""
+    state = read_state(data_dir)
+    if state is not None and state.pid != os.getpid() and _is_server(state.pid):
+        raise ConflictError(f"a server with this data folder runs already at {state.url} (process {state.pid})")
+
+
+def run_dir_of(data_dir: Path) -> Path:
+    """The folder of sockets for `data_dir`: always the same one, and short: a Unix socket's name has at most 107 bytes."""
+    token = hashlib.blake2b(os.fsencode(data_dir.resolve()), digest_size=5).hexdigest()
+    return Path(tempfile.gettempdir()) / f"raycall-{os.getuid()}-{token}"
+
+
+def free_port(host: str, wished: int) -> int:
+    """`wished` if it is free on `host`, else one of the next, else any; raises UsageError when `host` is no address of ours."""
+    candidates = [0] if wished == 0 else [*range(wished, min(wished + NEXT_PORTS, 65_536)), 0]
+    for port in candidates:
+        try:
+            with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((host, port))
+                return int(probe.getsockname()[1])
+        except socket.gaierror as error:
+            raise UsageError(f"cannot listen on {host}:{wished}: no such address", field="http.host") from error
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise UsageError(f"cannot listen on {host}:{wished}: {error.strerror}", field="http.host") from error
+    raise UsageError(f"no free port on {host}", field="http.port")
+
+
+_TAKEN = {13, 98}  # EACCES, EADDRINUSE
+
+
+def end_leftovers(run_dir: Path) -> list[int]:
+    """Ends every process whose command line names `run_dir`; returns their ids.
+
+    A server that was killed could not take its helpers along. The folder belongs to one data folder, so nothing else names it.
+    """
+    found = _processes_naming(str(run_dir))
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    until = time.monotonic() + GRACE_S
+    while time.monotonic() < until and _processes_naming(str(run_dir)):
+        time.sleep(0.05)
+    for pid in _processes_naming(str(run_dir)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return found
+
+
+def _processes_naming(text: str) -> list[int]:
+    found = []
+    needle = os.fsencode(text)
+    for entry in Path("/proc").iterdir() if Path("/proc").is_dir() else ():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            named = needle in (entry / "cmdline").read_bytes() or needle in (entry / "environ").read_bytes()
+            if named and _state(entry) != "Z":
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def _state(entry: Path) -> str:
+    return (entry / "stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _is_server(pid: int) -> bool:
+    try:
+        words = (Path("/proc") / str(pid) / "cmdline").read_bytes().split(b"\0")
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return any(b"raycall" in word for word in words)

@@ -1,0 +1,171 @@
+"""What one replica of the HTTP application is made of. Built inside the replica's own process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+from actors.remote import clients
+from actors.router import Router, RouterSettings
+from cluster.config import Config
+from cluster.model.access import Principal
+from cluster.model.query import Statistics
+from cluster.ports import Embedder, GraphStore
+from cluster.storage import GenerationStore
+from jobs.progress import all_progress
+from jobs.setup import SystemClock, first_and_target, generations_root, open_store, progress_folder
+from jobs.tasks import REFINE
+from serve.router_legs import RouterLegs
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two looks for newly published generations.
+REFRESH_S = 0.5
+#: Batches in flight to one shard when micro-batching is off: in effect, no bound.
+NO_BATCHING_LANES = 10_000
+
+
+def lexical_names(config: Config) -> tuple[str, ...]:
+    """The names of the lexical shards."""
+    return tuple(f"lexical-{number}" for number in range(config.shards.lexical_actors))
+
+
+def vector_names(config: Config) -> tuple[str, ...]:
+    """The names of the vector shards."""
+    return tuple(f"vector-{number}" for number in range(config.shards.vector_actors))
+
+
+def build_app(config: Config) -> Any:
+    """The ASGI application over the shards, the store and the models that `config` names."""
+    from serve.deployment import refreshing
+    from serve.http.app import Limits, Service, create_app
+    from serve.keys import Keys
+    from serve.retrieval import Retrieval
+
+    clock = SystemClock()
+    store = open_store(config)
+    router = make_router(config)
+    # One query is a few milliseconds of one core; more threads would only fight over the cores with the shards.
+    embedders = tuple(dict.fromkeys(first_and_target(config, threads=1)))
+    legs = RouterLegs(
+        router,
+        embedders,
+        clock,
+        max_batch=config.search.max_batch,
+        embed_timeout_s=config.embed.query_timeout_s,
+    )
+    retrieval = Retrieval(
+        account=config.account,
+        store=store,
+        legs=legs,
+        clock=clock,
+        deadline_s=config.search.deadline_s,
+        related_cap=config.search.max_related,
+    )
+    status = Status(config, router, store)
+    app = create_app(
+        Service(
+            retrieval=retrieval,
+            keys=Keys(account=config.account, store=store, clock=clock),
+            status=status,
+            limits=Limits(body_bytes=config.http.max_body_bytes),
+        )
+    )
+    warm = Warmer(embedders, router)
+    app.router.lifespan_context = refreshing(warm.refresh, REFRESH_S)
+    return app
+
+
+def make_router(config: Config) -> Router:
+    """The router over the named shard actors."""
+    batching = config.ingress.micro_batching
+    settings = RouterSettings(
+        max_batch=config.search.max_batch if batching else 1,
+        lanes=1 if batching else NO_BATCHING_LANES,
+    )
+    return Router(
+        GenerationStore(generations_root(config)),
+        config.account,
+        clients(lexical_names(config)),
+        clients(vector_names(config)),
+        settings,
+    )
+
+
+class Warmer:
+    """Swaps new generations in, and has the model of a generation loaded before its first query."""
+
+    def __init__(self, embedders: tuple[Embedder, ...], router: Router) -> None:
+        self._embedders = {embedder.identity: embedder for embedder in embedders}
+        self._router = router
+        self._warm: set[str] = set()
+
+    async def refresh(self) -> None:
+        """One look; loads at most what the served generations need."""
+        await self._router.refresh()
+        for identity in {manifest.identity for manifest in self._router.served().values()}:
+            embedder = self._embedders.get(identity)
+            if embedder is None or identity.key in self._warm:
+                continue
+            self._warm.add(identity.key)
+            try:
+                await asyncio.to_thread(embedder.embed_query, ["warm up"])
+            except Exception as error:
+                # Its queries will say so; the words answer meanwhile.
+                log.warning("embedder does not answer yet: %s", error, extra={"action": "embedder_cold"})
+
+
+class Status:
+    """GET /v1/status: what is served, as far as the principal may know."""
+
+    def __init__(self, config: Config, router: Router, store: GraphStore) -> None:
+        self._config = config
+        self._router = router
+        self._store = store
+
+    def __call__(self, principal: Principal) -> dict[str, Any]:
+        """The state as JSON values. Row counts of a project count what an agent may not read: an admin alone sees them."""
+        counts = principal.agent is None
+        refined = refinement_progress(self._config)
+        projects = []
+        registered = {project.project: project for project in self._store.projects(self._config.account)}
+        served = self._router.served()
+        for name in sorted({*registered, *served}):
+            if principal.projects is not None and name not in principal.projects:
+                continue
+            manifest = served.get(name)
+            record = registered.get(name)
+            entry: dict[str, Any] = {
+                "project": name,
+                "indexed_at": record.indexed_at if record else None,
+                "commit": record.commit if record else None,
+                "generation": manifest.generation if manifest else None,
+                "identity": manifest.identity.key if manifest else None,
+            }
+            if counts:
+                entry["rows"] = manifest.rows if manifest else 0
+                entry["vectors"] = manifest.vectors if manifest else 0
+                entry["refinement"] = refined.get(name)
+            projects.append(entry)
+        return {
+            "account": principal.account,
+            "key_id": principal.key_id,
+            "projects": projects,
+            "ingress": {"ha_proxy": self._config.ingress.ha_proxy, "micro_batching": self._config.ingress.micro_batching},
+            "statistics": Statistics(self._config.search.statistics).value,
+        }
+
+
+def refinement_progress(config: Config) -> dict[str, dict[str, Any]]:
+    """project -> how far its refinement is; finished ones too."""
+    return {
+        progress.project: {
+            "phase": progress.phase if progress.running or progress.phase in {"done", "failed"} else "stopped",
+            "done": progress.done,
+            "total": progress.total,
+            "detail": progress.detail,
+        }
+        for progress in all_progress(Path(progress_folder(config)), REFINE)
+    }

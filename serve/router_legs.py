@@ -1,0 +1,83 @@
+"""The legs of a question over the router and the query embedders."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from actors.batcher import Batcher
+from actors.router import Router
+from cluster.errors import EmbedderError, ShardError, UnavailableError
+from cluster.model.manifest import Manifest, VectorIdentity
+from cluster.model.query import LegAnswer, LexicalQuery, VectorQuery
+from cluster.ports import Clock, Embedder
+
+#: Query vectors that are kept, by identity and text: agents ask the same thing again and again.
+CACHED_VECTORS = 2048
+
+Vector = npt.NDArray[np.float32]
+
+
+class RouterLegs:
+    """Legs of one account. A query's text is embedded with the embedder of the identity that is asked for, and no other."""
+
+    def __init__(
+        self, router: Router, embedders: Iterable[Embedder], clock: Clock, *, max_batch: int, embed_timeout_s: float
+    ) -> None:
+        self._router = router
+        self._clock = clock
+        self._embed_timeout_s = embed_timeout_s
+        self._batchers = {
+            embedder.identity: Batcher(_in_thread(embedder), max_batch=max_batch, clock=clock.monotonic)
+            for embedder in embedders
+        }
+        self._cache: OrderedDict[tuple[VectorIdentity, str], Vector | None] = OrderedDict()
+
+    def served(self) -> Mapping[str, Manifest]:
+        """See `Router.served`."""
+        return self._router.served()
+
+    async def lexical(self, query: LexicalQuery, deadline: float) -> LegAnswer:
+        """See `Router.lexical`."""
+        return await self._router.lexical(query, deadline)
+
+    async def vector(self, query: VectorQuery, deadline: float) -> LegAnswer:
+        """See `Router.vector`."""
+        return await self._router.vector(query, deadline)
+
+    async def embed(self, text: str, identity: VectorIdentity, deadline: float) -> Vector | None:
+        """The vector of `text`, or None when the model has none for it; raises EmbedderError when it is late or down."""
+        key = (identity, text)
+        if key in self._cache:
+            self._cache.move_to_end(key)
+            return self._cache[key]
+        batcher = self._batchers.get(identity)
+        if batcher is None:
+            raise EmbedderError(f"no configured embedder makes vectors of {identity.key}")
+        until = min(deadline, self._clock.monotonic() + self._embed_timeout_s)
+        try:
+            row = await batcher.ask(text, until)
+        except ShardError as error:
+            raise EmbedderError("the embedder did not answer in time") from error
+        except UnavailableError:
+            raise
+        except Exception as error:
+            raise EmbedderError("the embedder failed") from error
+        vector = row if np.isfinite(row).all() else None
+        self._cache[key] = vector
+        if len(self._cache) > CACHED_VECTORS:
+            self._cache.popitem(last=False)
+        return vector
+
+
+def _in_thread(embedder: Embedder) -> Callable[[Sequence[str]], Awaitable[Sequence[Vector]]]:
+    async def send(texts: Sequence[str]) -> Sequence[Vector]:
+        # The models release the interpreter while they compute, so the event loop goes on.
+        rows: npt.NDArray[np.float32] = await asyncio.to_thread(embedder.embed_query, texts)
+        return list(rows)
+
+    return send

@@ -1,0 +1,174 @@
+"""The whole stack on one machine: Ray, the shards, the HTTP application, the background work. Started, watched, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from actors.remote import (
+    LexicalShardActor,
+    RaySettings,
+    ShardSettings,
+    VectorShardActor,
+    start_ray,
+    start_shards,
+    stop_ray,
+    stop_shards,
+)
+from cluster.config import Config
+from cluster.errors import RaycallError, UnavailableError
+from cluster.storage import GenerationStore
+from jobs.remote import Task, start_task
+from jobs.setup import generations_root
+from jobs.tasks import refine
+from serve import machine
+from serve.deployment import ha_proxy_problem, ingress_environment, start_serving
+from serve.replica import build_app, lexical_names, vector_names
+
+log = logging.getLogger(__name__)
+
+#: Seconds that the application has to answer its health check after it was deployed.
+READY_TIMEOUT_S = 60.0
+#: Seconds until a refinement that failed (a model service that is down) is tried again.
+RETRY_AFTER_S = 30.0
+
+
+@contextlib.contextmanager
+def running_ray(config: Config, run_dir: Path, environment: dict[str, str]) -> Iterator[None]:
+    """Ray for the body; when it is left, in whatever way, Ray and all that it started are gone, and so is the folder."""
+    machine.end_leftovers(run_dir)
+    shutil.rmtree(run_dir, ignore_errors=True)
+    run_dir.mkdir(mode=0o700, parents=True)
+    settings = RaySettings(
+        num_cpus=config.ray.num_cpus or os.cpu_count() or 1,
+        object_store_bytes=config.ray.object_store_memory_bytes,
+        temp_dir=Path(config.ray.temp_dir) if config.ray.temp_dir else run_dir / "ray",
+        environment={"RAY_USAGE_STATS_ENABLED": "0", "RAYCALL_RUN_DIR_MARK": str(run_dir), **environment},
+    )
+    try:
+        start_ray(settings)
+        yield
+    finally:
+        stop_ray()
+        machine.end_leftovers(run_dir)
+        shutil.rmtree(run_dir, ignore_errors=True)
+
+
+def start_all_shards(config: Config) -> None:
+    """Starts the shard actors and waits until they are up."""
+    root = generations_root(config).resolve()
+    heap_mib = config.shards.jvm_heap_bytes // 1024**2
+    lexical, vector = lexical_names(config), vector_names(config)
+    threads = config.shards.vector_threads
+    start_shards(LexicalShardActor, lexical, ShardSettings(root=root, shards=lexical, heap_mib=heap_mib))
+    start_shards(VectorShardActor, vector, ShardSettings(root=root, shards=vector, threads=threads))
+
+
+def stop_all_shards(config: Config) -> None:
+    """Ends the shard actors."""
+    stop_shards([*lexical_names(config), *vector_names(config)])
+
+
+@dataclass(slots=True)
+class Ingress:
+    """How requests reach the application, once it is up."""
+
+    host: str
+    port: int
+    ha_proxy: bool
+    #: Why HAProxy is not in front although the configuration wants it; None where it is, or is not wanted.
+    fallback: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The address for clients on this machine."""
+        host = "127.0.0.1" if self.host in {"0.0.0.0", "::", ""} else self.host  # noqa: S104
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+
+def planned_ingress(config: Config) -> Ingress:
+    """The ingress that this machine can give, on a port that is free now."""
+    problem = ha_proxy_problem() if config.ingress.ha_proxy else None
+    port = machine.free_port(config.http.host, config.http.port)
+    return Ingress(host=config.http.host, port=port, ha_proxy=config.ingress.ha_proxy and problem is None, fallback=problem)
+
+
+def environment_for(ingress: Ingress, run_dir: Path) -> dict[str, str]:
+    """What Ray must be started with for `ingress`."""
+    return ingress_environment(run_dir, ha_proxy=ingress.ha_proxy)
+
+
+def start_application(config: Config, ingress: Ingress) -> None:
+    """Deploys the application and waits until it answers through the ingress; raises UnavailableError when it does not."""
+    start_serving(config, ingress.port, build_app, {})
+    until = time.monotonic() + READY_TIMEOUT_S
+    while time.monotonic() < until:
+        if _healthy(ingress.url):
+            return
+        time.sleep(0.1)
+    raise UnavailableError(f"the application does not answer on {ingress.url}")
+
+
+def _healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=2) as reply:  # noqa: S310
+            return bool(reply.status == 200 and json.loads(reply.read()))
+    except (OSError, ValueError):
+        return False
+
+
+@dataclass(slots=True)
+class Refiner:
+    """Runs the better embedder over one project at a time, in the background, until every served generation has it."""
+
+    config: Config
+    _task: Task | None = None
+    _project: str = ""
+    #: project -> the generation that a refinement ended with: it is looked at again when another is served.
+    _settled: dict[str, str | None] = field(default_factory=dict)
+    #: Before this time (monotonic seconds) nothing is tried again after a failure.
+    _not_before: float = 0.0
+
+    def step(self) -> None:
+        """Looks after the running refinement and starts the next; to be called again and again."""
+        generations = GenerationStore(generations_root(self.config))
+        if self._task is not None:
+            if not self._task.done():
+                return
+            self._end(generations)
+        if time.monotonic() < self._not_before:
+            return
+        for project in generations.projects():
+            served = generations.pointer(project).generation
+            if self._settled.get(project, "") != served:
+                self._project = project
+                self._task = start_task(refine, self.config, project)
+                return
+
+    def stop(self) -> None:
+        """Ends the running refinement; what it embedded is kept."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def _end(self, generations: GenerationStore) -> None:
+        task, self._task = self._task, None
+        served = generations.pointer(self._project).generation
+        try:
+            manifest = task.result() if task is not None else None
+        except RaycallError as error:
+            extra = {"action": "refine_failed", "project": self._project}
+            log.warning("the better embedder could not be used: %s", error.detail, extra=extra)
+            self._not_before = time.monotonic() + RETRY_AFTER_S
+            return
+        # A generation that was published meanwhile is not the one that was refined: it is looked at again.
+        self._settled[self._project] = served if manifest is None else manifest.generation

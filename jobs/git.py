@@ -39,6 +39,8 @@ class Listed:
 
 def work_tree(root: Path) -> WorkTree:
     """How git sees the folder `root`. Raises UsageError for a bare repository, and for a folder inside .git."""
+    if not _may_be_repository(root):
+        return WorkTree(usable=False)
     try:
         kind = _git(root, "rev-parse", "--is-inside-work-tree", "--is-bare-repository", "--show-prefix")
     except FileNotFoundError:
@@ -84,6 +86,11 @@ def lost_commits(root: Path, commits: Iterable[str]) -> set[str]:
         return set(asked)
     present = {line.split(" ")[0] for line in answer.stdout.decode("ascii", "replace").split("\n") if line.endswith(" commit")}
     return set(asked) - present
+
+
+def _may_be_repository(root: Path) -> bool:
+    """Whether asking git is worth starting a process: something around `root` looks like a repository, bare or not."""
+    return any((folder / ".git").exists() or (folder / "HEAD").exists() for folder in (root, *root.parents))
 
 
 def _head(root: Path) -> str | None:

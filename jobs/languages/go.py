@@ -9,6 +9,7 @@ from tree_sitter import Node
 
 from cluster.model.nodes import Json
 from jobs.languages.tree import (
+    MAX_QUALIFIED,
     MAX_SIGNATURE,
     Definition,
     Parsed,
@@ -91,7 +92,7 @@ class _Reader:
         receiver = self._receiver(node.child_by_field_name("receiver"))
         body = node.child_by_field_name("body")
         signature = self._source.signature(node.start_byte, body.start_byte if body is not None else node.end_byte)
-        text = self._source.text(name)
+        text = self._source.text(name)[:MAX_QUALIFIED]
         self._define(
             text, f"{receiver}.{text}" if receiver else text, "Method" if receiver else "Function", node, node, signature
         )

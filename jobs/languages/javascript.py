@@ -13,7 +13,16 @@ from collections.abc import Callable, Sequence
 from tree_sitter import Node
 
 from cluster.model.nodes import Json
-from jobs.languages.tree import Definition, Parsed, SourceText, comment_text, first_error_line, first_paragraph, parse
+from jobs.languages.tree import (
+    Definition,
+    Parsed,
+    SourceText,
+    comment_text,
+    first_error_line,
+    first_paragraph,
+    parse,
+    qualify,
+)
 
 SMALLEST_NESTED = 4
 _CONSTANT = re.compile(r"_{0,2}[A-Z][A-Z0-9_]+")
@@ -30,6 +39,8 @@ _DECLARATIONS = {
     "internal_module": "Namespace",
     "module": "Namespace",
 }
+#: Kinds without code in them; inside a function they are part of its text.
+_SHAPES = frozenset({"Interface", "Type", "Enum"})
 _METHODS = frozenset({"method_definition", "abstract_method_signature", "method_signature"})
 _FIELDS = frozenset({"public_field_definition", "field_definition"})
 _EXPORTS_OBJECT = re.compile(r"(?:module\.)?exports\.([\w$]+)")
@@ -127,12 +138,19 @@ class _Reader:
             self._push(node.named_children, frame.plain())
             return
         kind = _DECLARATIONS[node.type]
+        if frame.in_function and kind in _SHAPES:
+            return
         outer = frame.outer or node
         self._define(text, kind, node, outer, body, frame, stub=node.type == "function_signature")
 
     def _define(
         self, name: str, kind: str, node: Node, outer: Node, body: Node | None, frame: _Frame, *, stub: bool = False
     ) -> None:
+        owner = frame.owner
+        qualified = qualify(self._definitions, owner, name)
+        if qualified is None:
+            self._push(node.named_children, frame.plain())
+            return
         index = len(self._definitions)
         decorators, first = self._decorators(node, outer)
         above, comments = self._source.comments_above(first)
@@ -140,11 +158,10 @@ class _Reader:
         properties: dict[str, Json] = {"exported": True} if frame.exported else {}
         if decorators:
             properties["decorators"] = list[Json](decorators)
-        owner = frame.owner
         self._definitions.append(
             Definition(
                 name=name,
-                qualified=name if owner is None else f"{self._definitions[owner].qualified}.{name}",
+                qualified=qualified,
                 kind=kind,
                 start=start,
                 end=end,
@@ -156,7 +173,7 @@ class _Reader:
                 stub=stub,
             )
         )
-        if kind in ("Interface", "Type", "Enum"):
+        if kind in _SHAPES:
             return
         inner = _Frame(index, in_function=kind in ("Function", "Method"), in_class=kind == "Class")
         self._push([child for child in node.named_children if child.type != "decorator"], inner)

@@ -13,7 +13,17 @@ from tree_sitter import Node
 
 from cluster.model.nodes import Json
 from jobs.languages.python_scopes import BLOCK, CALL, CLASS, FUNCTION, MODULE, OTHER, REFERENCE, SUPER, Resolver, Scope, Use
-from jobs.languages.tree import Definition, Parsed, SourceText, comment_text, first_error_line, first_paragraph, parse
+from jobs.languages.tree import (
+    MAX_QUALIFIED,
+    Definition,
+    Parsed,
+    SourceText,
+    comment_text,
+    first_error_line,
+    first_paragraph,
+    parse,
+    qualify,
+)
 
 _CONSTANT = re.compile(r"_{0,2}[A-Z][A-Z0-9_]+")
 _STRING = re.compile(r"[a-zA-Z]{0,3}(\"\"\"|'''|\"|')(.*)\1", re.DOTALL)
@@ -170,7 +180,9 @@ class _Reader:
         self, node: Node, kind: str, scope: Scope, owner: int | None, outer: Node | None, decorators: Sequence[Node]
     ) -> int | None:
         name_node, body = node.child_by_field_name("name"), node.child_by_field_name("body")
-        if name_node is None or not (name := self._source.text(name_node)):
+        name = self._source.text(name_node) if name_node is not None else ""
+        qualified = qualify(self._definitions, owner, name)
+        if not name or qualified is None:
             self._push(node.named_children, scope, owner)
             return None
         index = len(self._definitions)
@@ -181,7 +193,7 @@ class _Reader:
         self._definitions.append(
             Definition(
                 name=name,
-                qualified=name if owner is None else f"{self._definitions[owner].qualified}.{name}",
+                qualified=qualified,
                 kind=kind,
                 start=start,
                 end=end,
@@ -252,7 +264,7 @@ class _Reader:
         """Makes a module-level assignment a symbol, or only binds its name elsewhere."""
         name = self._source.text(name_node)
         inside = bool(self._definitions) and self._definitions[-1].end >= node.end_byte
-        if scope.kind != MODULE or owner is not None or inside:
+        if scope.kind != MODULE or owner is not None or inside or len(name) > MAX_QUALIFIED:
             scope.bind(name, OTHER)
             return
         first, comments = self._source.comments_above(node.start_byte)

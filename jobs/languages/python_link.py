@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jobs.languages.python_scopes import REBOUND_CONFIDENCE
@@ -71,8 +71,10 @@ class PythonLinker:
     def __init__(self, facts: Mapping[str, Facts]) -> None:
         self._facts = facts
         self._folders = {folder for path in facts for folder in _parents(path)}
-        self._roots = sorted({self._root_of(path) for path in facts})
-        self._sources = [folder for folder in sorted(self._folders) if posixpath.basename(folder) in _SOURCE_FOLDERS]
+        self._roots: dict[str, str] = {}
+        #: First part of a module's name -> the source folders, and the roots of packages, that have something of that name.
+        self._sources: dict[str, set[str]] = defaultdict(set)
+        self._packages: dict[str, set[str]] = defaultdict(set)
         self._names: dict[tuple[str, str], Found | None] = {}
         self._absolute: dict[tuple[str, str], Found | None] = {}
         self._members: dict[tuple[str, int], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -80,6 +82,12 @@ class PythonLinker:
         self._known_bases: dict[Symbol, list[Symbol | None]] = {}
         self._depth = 0
         for path, file in facts.items():
+            for folder in _parents(path):
+                if posixpath.basename(folder) in _SOURCE_FOLDERS:
+                    self._sources[_first(path, folder)].add(folder)
+            root = self._root_of(path)
+            if posixpath.dirname(path) != root:
+                self._packages[_first(path, root)].add(root)
             for index, (_, name, kind, parent, stub) in enumerate(file["definitions"]):
                 if parent is not None:
                     self._members[path, parent][name].append(index)
@@ -104,10 +112,12 @@ class PythonLinker:
 
     def _root_of(self, path: str) -> str:
         """The folder that has to be on Python's path for this file: the first one upwards that is no package."""
-        folder = posixpath.dirname(path)
-        while folder and self._is_package(folder):
-            folder = posixpath.dirname(folder)
-        return folder
+        start = folder = posixpath.dirname(path)
+        if start not in self._roots:
+            while folder and self._is_package(folder):
+                folder = posixpath.dirname(folder)
+            self._roots[start] = folder
+        return self._roots[start]
 
     def _is_package(self, folder: str) -> bool:
         return f"{folder}/__init__.py" in self._facts or f"{folder}/__init__.pyi" in self._facts
@@ -127,9 +137,9 @@ class PythonLinker:
     def _module(self, importer: str, level: int, dotted: str) -> Found | None:
         """The module that `importer` means by `level` dots and a name."""
         if level == 0:
-            key = (self._root_of(importer) + "\0" + posixpath.dirname(importer), dotted)
+            key = (self._root_of(importer), dotted)
             if key not in self._absolute:
-                self._absolute[key] = self._find_absolute(importer, dotted)
+                self._absolute[key] = self._find_absolute(*key)
             return self._absolute[key]
         folder = posixpath.dirname(importer)
         for _ in range(level - 1):
@@ -139,23 +149,20 @@ class PythonLinker:
         module = self._at(folder, dotted)
         return Found(module, 1.0) if module is not None else None
 
-    def _find_absolute(self, importer: str, dotted: str) -> Found | None:
-        """The module on the path that this file most likely runs with: its own root, the repository's, a source folder's."""
+    def _find_absolute(self, root: str, dotted: str) -> Found | None:
+        """The module on the path that a file below `root` most likely runs with: `root`, the repository, a source folder."""
         first = dotted.partition(".")[0]
-        own = self._root_of(importer)
         if first in sys.stdlib_module_names:
-            module = self._at(own, dotted)
-            return Found(module, STRAY_ROOT_CONFIDENCE) if module is not None and module.path is not None else None
-        near = [self._at(own, dotted), self._at("", dotted), self._only(self._sources, dotted)]
+            return None
+        near = [self._at(root, dotted), self._at("", dotted), self._only(self._sources.get(first, ()), dotted)]
         files = [module for module in near if module is not None and module.path is not None]
         folders = [module for module in near if module is not None]
         if files or folders:  # Python, too, takes a folder without `__init__` only if no root has a file
             return Found((files or folders)[0], 1.0)
-        stray = [root for root in self._roots if self._is_package(posixpath.join(root, first))]
-        module = self._only(stray, dotted)
+        module = self._only(self._packages.get(first, ()), dotted)
         return Found(module, STRAY_ROOT_CONFIDENCE) if module is not None else None
 
-    def _only(self, roots: Sequence[str], dotted: str) -> Module | None:
+    def _only(self, roots: Collection[str], dotted: str) -> Module | None:
         """The module of that name below the roots, if there is one and not several."""
         modules = [module for root in roots if (module := self._at(root, dotted)) is not None]
         return modules[0] if len(modules) == 1 else None
@@ -303,7 +310,8 @@ class PythonLinker:
         self._depth += 1
         found: list[Symbol | None] = []
         for base in self._facts[class_.path]["bases"].get(str(class_.number), ()):
-            resolved = None if base is None else self._resolve(class_.path, base[0], base[1])
+            names = base[1].split(".") if base is not None and base[1] else []
+            resolved = None if base is None else self._resolve(class_.path, base[0], names)
             target = resolved.target if resolved is not None else None
             found.append(target if isinstance(target, Symbol) else None)
         self._depth -= 1
@@ -314,7 +322,8 @@ class PythonLinker:
 
     def _uses(self, path: str, imported: set[str]) -> Iterator[Link]:
         file = self._facts[path]
-        for owner, kind, line, base, names, confidence in file["uses"]:
+        for owner, kind, line, base, dotted, *unsure in file["uses"]:
+            names = dotted.split(".") if dotted else []
             if base == ["member"]:
                 found = self._guess(names[-1], imported)
             else:
@@ -326,7 +335,7 @@ class PythonLinker:
             from_id = file["document"] if owner is None else file["definitions"][owner][0]
             to_id = self._facts[found.target.path]["definitions"][found.target.number][0]
             if from_id != to_id or kind == "call":
-                yield Link(from_id, _EDGE_TYPES[kind], to_id, line, min(found.confidence, confidence))
+                yield Link(from_id, _EDGE_TYPES[kind], to_id, line, min(found.confidence, *unsure, 1.0))
 
     def _resolve(self, path: str, base: Sequence[Any] | None, names: Sequence[str]) -> Found | None:
         nothing: frozenset[tuple[str, str]] = frozenset()
@@ -355,6 +364,11 @@ class PythonLinker:
         if len(candidates) != 1 or candidates[0].path not in imported:
             return None
         return Found(candidates[0], MEMBER_GUESS_CONFIDENCE)
+
+
+def _first(path: str, folder: str) -> str:
+    """The first part of the name that `path` has as a module below `folder`."""
+    return path[len(folder) :].lstrip("/").partition("/")[0].partition(".")[0]
 
 
 def _parents(path: str) -> Iterator[str]:

@@ -3,7 +3,11 @@
 What is found out here becomes facts, which linking reads together with those of the other files:
 
     names    module-level name -> what it is bound to, in the order of the source
-    uses     [owner, "call" | "ref", line, base, path, confidence]; base None = a name of the module, the first of `path`
+    uses     [owner, "call" | "ref", line, base, dotted path, confidence if below 1]; owner None = module-level code;
+             base None = the path begins with a name of the module; else the binding, in a function, of its left end
+    bases    index of a class -> [base, dotted path] of each base class, None for one without a name
+
+Uses of the standard library and of builtins are left out.
 
 A binding is a list: ["symbol", index]; ["module", level, name] for a module itself; ["from", level, module, name];
 ["alias", dotted name]; ["self", class index, whether it is the class itself]; ["super", class index]; ["other"] for anything
@@ -14,6 +18,7 @@ from __future__ import annotations
 
 import builtins
 import io
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -26,6 +31,8 @@ SUPER = "super()"
 OTHER: list[Json] = ["other"]
 #: What is still likely about a name that is bound more than once in its scope.
 REBOUND_CONFIDENCE = 0.8
+#: Bindings that are kept of one name: the first ones and the last. Generated code has thousands of functions called `_`.
+MAX_BINDINGS = 16
 
 #: Attributes of what the language itself makes; a call of one on an unknown value says nothing.
 _COMMON_ATTRIBUTES = frozenset(
@@ -57,8 +64,12 @@ class Scope:
             while target.parent is not None:
                 target = target.parent
         known = target.names.setdefault(name, [])
-        if binding not in known:
+        if binding in known:
+            return
+        if len(known) < MAX_BINDINGS:
             known.append(binding)
+        else:
+            known[-1] = binding
 
     def closest(self) -> Scope:
         """The scope that an assignment expression binds in: a comprehension is looked through."""
@@ -116,17 +127,18 @@ class Resolver:
             if resolved is not None:
                 base, path, confidence = resolved
                 key = repr((use.owner, use.kind, base, path))
-                kept.setdefault(key, [use.owner, use.kind, use.line, base, path, confidence])
+                unsure: list[Json] = [] if confidence == 1.0 else [confidence]
+                kept.setdefault(key, [use.owner, use.kind, use.line, base, ".".join(path), *unsure])
         return list(kept.values())
 
     def base(self, use: Use | None) -> Json:
         """The fact of a base class, [base, path, confidence]; None for one that is not known."""
         resolved = None if use is None else self.resolve(use)
-        return None if resolved is None else list[Json](resolved)
+        return None if resolved is None else [resolved[0], ".".join(resolved[1])]
 
-    def resolve(self, use: Use) -> tuple[list[Json] | None, list[Json], float] | None:
+    def resolve(self, use: Use) -> tuple[list[Json] | None, list[str], float] | None:
         """(base, path, confidence) of a use; None for one that cannot lead to a symbol of the project."""
-        first, rest = use.path[0], list[Json](use.path[1:])
+        first, rest = use.path[0], list(use.path[1:])
         if first == "":
             return self._member(use)
         if first == SUPER:
@@ -135,13 +147,17 @@ class Resolver:
         scope = use.scope.find(first)
         if scope is None:
             open_end = self._has_stars and first not in _BUILTINS
-            return (None, list[Json](use.path), 1.0) if open_end else None
+            return (None, list(use.path), 1.0) if open_end else None
         if scope.kind == MODULE:
-            reachable = any(binding != OTHER for binding in scope.names[first])
-            return (None, list[Json](use.path), 1.0) if reachable else self._member(use)
+            reachable = [binding for binding in scope.names[first] if binding != OTHER]
+            if not reachable:
+                return self._member(use)
+            return None if all(_is_standard(binding) for binding in reachable) else (None, list(use.path), 1.0)
         binding, confidence = self.single(scope.names[first])
         if binding == OTHER:
             return self._member(use)
+        if _is_standard(binding):
+            return None
         if binding[0] == "self" and not self._through_self(use, binding):
             return self._member(use) if len(rest) > 1 else None
         return binding, rest, confidence
@@ -172,11 +188,17 @@ class Resolver:
         return use.kind == CALL or any(item[0] == "symbol" for item in found)
 
     @staticmethod
-    def _member(use: Use) -> tuple[list[Json] | None, list[Json], float] | None:
+    def _member(use: Use) -> tuple[list[Json] | None, list[str], float] | None:
         name = use.path[-1]
         if use.kind != CALL or len(use.path) < 2 or name in _COMMON_ATTRIBUTES or name.startswith("__"):
             return None
         return ["member"], [name], 1.0
+
+
+def _is_standard(binding: list[Json]) -> bool:
+    """Whether a binding is an import from the standard library."""
+    kind, level, *rest = binding if len(binding) > 2 else ["", None, ""]
+    return kind in ("module", "from") and level == 0 and str(rest[0]).partition(".")[0] in sys.stdlib_module_names
 
 
 def _index(binding: list[Json]) -> int:

@@ -21,6 +21,10 @@ from cluster.model.nodes import Json
 MAX_SIGNATURE = 300
 #: Longest summary that is kept, in code points.
 MAX_SUMMARY = 600
+#: Longest indentation that is recognised as such, in bytes.
+MAX_INDENT = 500
+#: Longest qualified name; what is nested deeper stays code of the symbol around it. Else hostile nesting costs its square.
+MAX_QUALIFIED = 500
 #: What may follow a definition on its last line and still belong to it.
 _REST_OF_LINE = re.compile(rb"[ \t]*[;,]?[ \t]*((#|//)[^\n]*)?\r?(\n|\Z)")
 
@@ -84,12 +88,17 @@ class SourceText:
 
     def widen(self, start: int, end: int) -> tuple[int, int]:
         """The range grown over its indentation and the rest of its last line, where nothing else stands there."""
-        line_start = self._starts[self.line(start) - 1]
-        if not self.data[line_start:start].strip(b" \t\xef\xbb\xbf\x0c"):
-            start = line_start
+        if self._is_first(start):
+            start = self._starts[self.line(start) - 1]
         if rest := _REST_OF_LINE.match(self.data, end):
             end = rest.end()
         return start, end
+
+    def _is_first(self, offset: int) -> bool:
+        """Whether nothing but white space stands before the byte at `offset` on its line."""
+        line_start = self._starts[self.line(offset) - 1]
+        # A look at the whole line for each symbol of a line of megabytes would take the square of its length.
+        return offset - line_start <= MAX_INDENT and not self.data[line_start:offset].strip(b" \t\x0c\xef\xbb\xbf")
 
     def signature(self, start: int, end: int) -> str:
         """The text of a byte range on one line, cut to MAX_SIGNATURE."""
@@ -99,7 +108,7 @@ class SourceText:
     def note_comment(self, node: Node) -> None:
         """Remembers a comment that has its lines to itself. A walk in source order notes each before what it stands above."""
         first, last = node.start_point[0], node.end_point[0]
-        if not self.data[self._starts[first] : node.start_byte].strip():
+        if self._is_first(node.start_byte):
             self._comments[last] = (first, node.start_byte, node.end_byte)
 
     def comments_above(self, offset: int) -> tuple[int, list[str]]:
@@ -160,6 +169,12 @@ def shorten(text: str, limit: int) -> str:
 def first_paragraph(text: str) -> str:
     """The first paragraph of a documentation text, on one line, cut to MAX_SUMMARY."""
     return shorten(re.split(r"\n\s*\n", inspect.cleandoc(text), maxsplit=1)[0], MAX_SUMMARY)
+
+
+def qualify(definitions: Sequence[Definition], owner: int | None, name: str) -> str | None:
+    """The name of a member of `definitions[owner]`; None where it is longer than MAX_QUALIFIED."""
+    qualified = name if owner is None else f"{definitions[owner].qualified}.{name}"
+    return qualified if len(qualified) <= MAX_QUALIFIED else None
 
 
 def comment_text(comments: Sequence[str]) -> str:

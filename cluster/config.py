@@ -71,7 +71,6 @@ class Shards:
 
     lexical_actors: int = _setting(1, "Actors that hold the BM25 index; each has a JVM.", low=1, high=256)
     vector_actors: int = _setting(1, "Actors that hold the vectors.", low=1, high=256)
-    replicas: int = _setting(1, "Copies of each shard. This version runs exactly one.", low=1, high=1)
     target_rows_per_bucket: int = _setting(50_000, "A project is cut into ceil(rows / this) buckets.", low=1, high=100_000_000)
     jvm_heap_bytes: int = _setting(512 * _MIB, "Largest heap of a lexical actor's JVM.", low=64 * _MIB, high=1024**4)
     vector_threads: int = _setting(1, "Threads of one vector actor.", low=1, high=256)
@@ -95,7 +94,6 @@ class Embed:
     first: str = _setting("static", "Model of a new project's first generation: searchable within seconds.", choices=_PROVIDERS)
     then: str = _setting("sentence", 'Model that replaces it in the background; "" keeps the first.', choices=("", *_PROVIDERS))
     threads: int = _setting(0, "Threads of a local model. 0 takes all CPUs.", low=0, high=1024)
-    batch_texts: int = _setting(32, "Texts of one call to a model while indexing.", low=1, high=2048)
     timeout_s: float = _setting(30.0, "Longest wait for one call to a remote model while indexing.", low=0.1, high=600.0)
     query_timeout_s: float = _setting(
         2.0, "Longest wait for a query's vector; then the words answer alone.", low=0.01, high=60.0
@@ -111,10 +109,8 @@ class Embed:
 class Search:
     """How a question is answered."""
 
-    deadline_s: float = _setting(8.0, "Longest time for one answer; what is late is left out and stated.", low=0.05, high=300.0)
-    candidates: int = _setting(100, "Candidates of each leg, whatever the limit.", low=100, high=1000)
+    deadline_s: float = _setting(2.0, "Longest time for one answer; what is late is left out and stated.", low=0.05, high=300.0)
     max_batch: int = _setting(64, "Questions of one batch to a shard.", low=1, high=4096)
-    expand_hops: int = _setting(1, "Hops to related nodes when a request does not say.", low=0, high=1)
     max_related: int = _setting(20, "Related nodes of one hit.", low=0, high=100)
     statistics: str = _setting("visible", "Over which rows BM25 takes its statistics by default.", choices=("visible", "all"))
 
@@ -339,5 +335,14 @@ def _built(values: Mapping[str, object]) -> Config:
     def of(section: str) -> dict[str, Any]:
         return {key.rpartition(".")[2]: value for key, value in values.items() if key.rpartition(".")[0] == section}
 
-    sections = {name: kind for name, kind in get_type_hints(Config).items() if isinstance(kind, type) and is_dataclass(kind)}
-    return Config(**of(""), **{name: kind(**of(name)) for name, kind in sections.items()})
+    return Config(
+        **of(""),
+        http=Http(**of("http")),
+        ray=RayLocal(**of("ray")),
+        shards=Shards(**of("shards")),
+        ingest=Ingest(**of("ingest")),
+        embed=Embed(**of("embed")),
+        search=Search(**of("search")),
+        ingress=Ingress(**of("ingress")),
+        log=Log(**of("log")),
+    )

@@ -1,10 +1,123 @@
-"""The `raycall` command."""
+"""The `raycall` command: registers the commands and turns whatever they raise into one line and an exit code.
+
+Exit codes: 0 done, 1 failure, 2 wrong usage, 130 interrupted, 141 the reader of stdout went away. Nothing heavy is imported
+here or at the top of a command's module: a search from the command line must be quick as a whole process.
+"""
 
 from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from cluster.errors import RaycallError, UsageError
+from serve.commands import doctor, index, keys, output, run, search, status
+from serve.commands.options import ConfigFile, DataDir
+from serve.commands.quick import QuickCommand, QuickGroup
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="raycall",
+    cls=QuickGroup,
+    help="A self-hosted retrieval cluster for agents: words and vectors, guarded, with a plain statement of what was left out.",
+    epilog="Start with: raycall serve --index PATH",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+for _command in (search.search, index.index, run.serve, status.status, doctor.doctor):
+    app.command(cls=QuickCommand)(_command)
+app.add_typer(keys.app, name="keys")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        output.write_text(f"raycall {version('raycall')}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    context: typer.Context,
+    config: ConfigFile = None,
+    data_dir: DataDir = None,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options before the command hold for it as well."""
+    context.obj = {"config": config, "data_dir": data_dir}
 
 
 def main() -> None:
     """Entry point of the console script."""
-    from importlib.metadata import version
+    output.prepare_streams()
+    code = run_command(sys.argv[1:])
+    sys.exit(_flushed(code))
 
-    print(version("raycall"))  # noqa: T201
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Runs one command line and returns its exit code. Never raises, never prints a traceback."""
+    try:
+        if not arguments:
+            # Help for a person; not 0, so that a script that lost its arguments notices.
+            _run(["--help"])
+            return EXIT_USAGE
+        return _run(arguments)
+    except RaycallError as error:
+        output.note(error.detail)
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
+    except typer.TyperException as error:
+        # Typer's own refusals of options and arguments.
+        output.note(f"{error.format_message()} (see: raycall --help)")
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The client maps its own; this one is stdout's.
+        return output.EXIT_PIPE
+    except Exception as error:
+        return _unexpected(error)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    code = app(list(arguments), prog_name="raycall", standalone_mode=False)
+    return code if isinstance(code, int) else 0
+
+
+def _unexpected(error: Exception) -> int:
+    if os.environ.get("RAYCALL_LOG_LEVEL") == "debug":
+        import traceback
+
+        sys.stderr.write(traceback.format_exc())
+    output.note(f"{type(error).__name__}: {error} (this should not happen; RAYCALL_LOG_LEVEL=debug shows where)")
+    return EXIT_FAILURE
+
+
+def _flushed(code: int) -> int:
+    """Sends what is left to stdout; a reader that has gone away, or a full disk, is an exit code and not a traceback."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = output.EXIT_PIPE
+        _drop_stdout()
+    except OSError as error:
+        _drop_stdout()
+        output.note(f"the answer could not be written: {error.strerror}")
+        code = EXIT_FAILURE
+    return code
+
+
+def _drop_stdout() -> None:
+    # What the buffer still holds goes nowhere when the interpreter closes the stream at exit.
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())

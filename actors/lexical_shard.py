@@ -13,9 +13,6 @@ from actors.partitions import PartitionHolder, partition_failure
 from cluster.model.guard import All, Guard
 from cluster.model.query import LegAnswer, LexicalQuery, PartitionFailure, Pins, Statistics, TermStatistics
 
-#: Distinct terms of one query that are searched; the rarest are kept. Lucene's own bound is 1,024 clauses.
-MAX_TERMS = 256
-
 EVERYTHING = All(())
 
 
@@ -30,8 +27,8 @@ class LexicalPartition(Protocol):
     def close(self) -> None: ...
 
 
-#: (distinct terms, statistics, limit) -> the terms to search, rarest first, and the number left out.
-ChooseTerms = Callable[[Sequence[str], TermStatistics, int], tuple[list[str], int]]
+#: (distinct terms, statistics) -> the terms to search for, and those left out because there are too many.
+ChooseTerms = Callable[[Sequence[str], TermStatistics], tuple[Sequence[str], Sequence[str]]]
 
 
 class LexicalShard:
@@ -86,7 +83,7 @@ class LexicalShard:
         terms = self._terms(query)
         own, partitions, failures = self._own_statistics(query, terms)
         statistics = query.statistics or own
-        chosen, cut = self._choose_terms(terms, statistics, MAX_TERMS)
+        chosen, cut = self._choose_terms(terms, statistics)
         parts: list[list[tuple[str, float]]] = []
         counts: list[int | None] = []
         for name, partition in partitions:
@@ -106,7 +103,7 @@ class LexicalShard:
             failures=tuple(failures),
             explain={
                 "terms": {term: statistics.document_frequency.get(term, 0) for term in chosen},
-                "terms_cut": cut,
+                "terms_cut": len(cut),
                 "documents": statistics.documents,
                 "tokens": statistics.tokens,
                 "statistics": query.statistics_mode.value,

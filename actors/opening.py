@@ -100,8 +100,7 @@ class VectorPart:
 def open_lexical_shard(name: str, root: Path, shards: Sequence[str], heap_mib: int) -> LexicalShard:
     """The shard `name` of `shards` over the generations below `root`; starts the JVM of this process."""
     from cluster.index import jvm
-    from cluster.index.analysis import analyse
-    from cluster.index.lexical import choose_terms
+    from cluster.index.analysis import analyse, choose_terms
 
     jvm.start(heap_mb=heap_mib)
     holder: PartitionHolder[LexicalPart] = PartitionHolder(GenerationStore(root), name, shards, LexicalPart)

@@ -22,10 +22,10 @@ from tests.support.factories import make_node
 from tests.support.http import Front, make_front
 from tests.support.legs import make_manifest
 
-IDENTITY_NAMES = (
-    "account account_id accountId agent agent_slug agents scope scopes allowed_scopes allowedScopes reader principal role tenant"
-    " team user owner_agent API-Key"
-).split()
+IDENTITY_FIELDS = """
+account account_id accountId agent agent_slug agents scope scopes allowed_scopes allowedScopes reader principal role tenant team
+user owner_agent API-Key
+"""
 BLANK = ["", " ", "\t\n", "\u00a0", "\u200b", "\u3000", None]
 
 
@@ -258,7 +258,7 @@ def test_the_cap_gives_exactly_the_cap_and_one_over_it_says_so() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", IDENTITY_NAMES)
+@pytest.mark.parametrize("name", IDENTITY_FIELDS.split())
 def test_a_body_or_address_that_says_who_is_asking_is_refused(front: Front, name: str) -> None:
     found = problem(front.search({"query": "x", name: "mira"}), 422, name)
     assert "comes from the API key alone" in found["detail"]

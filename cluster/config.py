@@ -96,7 +96,7 @@ class Embed:
     threads: int = _setting(0, "Threads of a local model. 0 takes all CPUs.", low=0, high=1024)
     timeout_s: float = _setting(30.0, "Longest wait for one call to a remote model while indexing.", low=0.1, high=600.0)
     query_timeout_s: float = _setting(
-        2.0, "Longest wait for a query's vector; then the words answer alone.", low=0.01, high=60.0
+        1.0, "Longest wait for a query's vector; then the words answer alone.", low=0.01, high=60.0
     )
     model: str = _setting("nomic-embed-text", "Model name, for ollama and openai.", form="filled")
     dimensions: int = _setting(768, "Length of that model's vectors.", low=1, high=65_536)

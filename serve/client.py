@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -137,11 +138,13 @@ class Client:
         headers = {"Authorization": f"Bearer {self._key}", "Accept": accept, "User-Agent": "raycall-cli"}
         payload = None
         if body is not None:
-            payload = json.dumps(body).encode("ascii")
+            payload = _encoded(body)
             headers["Content-Type"] = "application/json"
         connection = self._connection()
         try:
-            connection.request(method, self._parts.path.rstrip("/") + path, payload, headers)
+            # A server that refuses a large body answers before it has read all of it, and closes.
+            with suppress(BrokenPipeError):
+                connection.request(method, self._parts.path.rstrip("/") + path, payload, headers)
             response = connection.getresponse()
             raw = response.read(MAX_ANSWER_BYTES + 1)
         except TimeoutError as error:
@@ -163,6 +166,14 @@ class Client:
     def _connection(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
         return kind(self._parts.hostname or "", self._parts.port, timeout=self._timeout_s)
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    # UTF-8 and no escapes: the server counts bytes. Half a surrogate pair has no UTF-8 form and stays an escape.
+    try:
+        return json.dumps(body, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(body).encode("ascii")
 
 
 def error_of(status: int, raw: bytes, url: str) -> RaycallError:

@@ -47,8 +47,8 @@ class Project:
 class WriteBatch:
     """Changes that become visible together or not at all. Applied in the order of the fields."""
 
-    #: Paths of (account, project) whose derived nodes are replaced: a node whose source is one of them and that is not in
-    #: `nodes` is removed, in the same transaction, so that no reader sees none or both.
+    #: Paths of (account, project) whose derived nodes are replaced: a `structure` node whose source is one of them and that is
+    #: not in `nodes` is removed with the edges that leave it, in the same transaction, so that no reader sees none or both.
     replace_paths: tuple[tuple[str, str, str], ...] = ()
     nodes: tuple[Node, ...] = ()
     #: (from, type, to)
@@ -81,7 +81,7 @@ class GraphStore(Protocol):
     """The system of record."""
 
     def write(self, batch: WriteBatch) -> int:
-        """Applies `batch` in one transaction and returns the new revision (the old one when nothing changed).
+        """Applies `batch` in one transaction and returns the new revision (the old one when no node or edge changed).
 
         A node or edge that is already stored with the same content is no change: it keeps its revision and enters no feed.
         """
@@ -89,7 +89,10 @@ class GraphStore(Protocol):
 
     def revision(self) -> int: ...
     def changes(self, since: int, limit: int = 10_000) -> list[Change]:
-        """Entries with revision > `since`, ascending; never cuts one revision in two unless it alone is over `limit`."""
+        """Entries with revision > `since`, ascending; never cuts one revision in two.
+
+        A revision that alone is over `limit` comes whole.
+        """
         ...
 
     def get_nodes(self, ids: Sequence[str], guard: Guard | None = None) -> dict[str, Node]:

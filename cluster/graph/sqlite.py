@@ -6,6 +6,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -213,9 +214,14 @@ def _load_nodes(connection: sqlite3.Connection, ids: Iterable[str], guard: Guard
     where, values = _where(All(()) if guard is None else guard)
     found: dict[str, Node] = {}
     for chunk in _chunks(ids):
-        query = QUERIES["nodes_by_id"].format(columns=_NODES, places=_places(len(chunk)), guard=where)
-        found.update((row[0], rows.to_node(row)) for row in connection.execute(query, [*map(_value, chunk), *values]))
+        for row in connection.execute(_nodes_query(len(chunk), where), [*map(_value, chunk), *values]).fetchall():
+            found[row[0]] = rows.to_node(row)
     return found
+
+
+@lru_cache(maxsize=1024)
+def _nodes_query(count: int, where: str) -> str:
+    return QUERIES["nodes_by_id"].format(columns=_NODES, places=_places(count), guard=where)
 
 
 def _load_edges(connection: sqlite3.Connection, keys: Iterable[EdgeKey]) -> dict[EdgeKey, Edge]:
@@ -244,9 +250,10 @@ def _related(
         yield row[0], row[1], Related(edge=edge, direction=row[2], node=node)
 
 
-def _where(guard: Guard) -> tuple[str, list[str | bytes]]:
+@lru_cache(maxsize=1024)
+def _where(guard: Guard) -> tuple[str, tuple[str | bytes, ...]]:
     where, values = guards.to_sql(guard)
-    return where, [_value(value) for value in values]
+    return where, tuple(map(_value, values))
 
 
 def _value(text: str) -> str | bytes:

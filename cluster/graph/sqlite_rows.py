@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -79,8 +78,8 @@ def node_row(node: Node, revision: int) -> tuple[Any, ...]:
         node.project,
         node.store.value,
         _list(node.labels),
-        json_text(node.text, "text"),
-        json_text(node.properties, "properties"),
+        json_text(node.text),
+        json_text(node.properties),
         node.scope and node.scope.value,
         None if node.agents is None else _list(node.agents),
         _list(node.keywords),
@@ -111,7 +110,7 @@ def to_node(row: Row) -> Node:
         store=_STORES[row[3]],
         labels=_strings(row[4]),
         text=orjson.loads(row[5]),
-        properties={} if properties == "{}" else json.loads(properties),
+        properties={} if properties == "{}" else orjson.loads(properties),
         scope=_SCOPES[row[7]],
         agents=None if row[8] is None else _strings(row[8]),
         keywords=_strings(row[9]),
@@ -132,12 +131,12 @@ def to_node(row: Row) -> Node:
 
 def edge_row(edge: Edge) -> tuple[Any, ...]:
     """The values of EDGE_COLUMNS for a clean `edge`."""
-    return edge.from_id, edge.type, edge.to_id, edge.account, edge.project, json_text(edge.properties, "properties")
+    return edge.from_id, edge.type, edge.to_id, edge.account, edge.project, json_text(edge.properties)
 
 
 def to_edge(row: Row) -> Edge:
     """The edge of a row of EDGE_COLUMNS."""
-    properties = {} if row[5] == "{}" else json.loads(row[5])
+    properties = {} if row[5] == "{}" else orjson.loads(row[5])
     return Edge(from_id=row[0], type=row[1], to_id=row[2], account=row[3], project=row[4], properties=properties)
 
 
@@ -146,12 +145,12 @@ def to_change(row: Row) -> Change:
 
 
 def file_row(file: FileState) -> tuple[Any, ...]:
-    return file.account, file.project, file.path, file.content_hash, file.extractor, json_text(file.facts, "facts")
+    return file.account, file.project, file.path, file.content_hash, file.extractor, json_text(file.facts)
 
 
 def to_file(row: Row) -> FileState:
     return FileState(
-        account=row[0], project=row[1], path=row[2], content_hash=row[3], extractor=row[4], facts=json.loads(row[5])
+        account=row[0], project=row[1], path=row[2], content_hash=row[3], extractor=row[4], facts=orjson.loads(row[5])
     )
 
 

@@ -68,10 +68,10 @@ def _version(connection: sqlite3.Connection) -> int:
 def statements(script: str) -> Iterator[str]:
     """The statements of `script`, one by one. (`executescript` would commit the transaction around them.)"""
     pending = ""
-    for line in script.splitlines(keepends=True):
-        pending += line
+    for part in re.split(r"(?<=;)", script):
+        pending += part
         if sqlite3.complete_statement(pending):
-            yield pending
+            yield pending.strip()
             pending = ""
     if pending.strip():
-        yield pending
+        yield pending.strip()

@@ -118,7 +118,7 @@ def principals() -> st.SearchStrategy[Principal]:
     )
 
 
-def guards() -> st.SearchStrategy[Guard]:
+def guard_expressions() -> st.SearchStrategy[Guard]:
     """Any expression, of columns and values that nodes have, and some that they do not."""
     values = subsets((*PROJECTS, *AGENTS, *LABELS, *ACCOUNTS, "structure", "public", "team", "7", "07", "", "é'\"\\", "%"))
     scalars = st.sampled_from(("account", "project", "store", "scope", "visibility", "owner_agent", "deleted_at"))

@@ -1,0 +1,15 @@
+"""Fixtures that are one implementation of a port after the other."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.graph_stores import GRAPH_STORES, AnyStore
+
+
+@pytest.fixture(params=GRAPH_STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyStore]:
+    opened = GRAPH_STORES[request.param](tmp_path)
+    yield opened
+    opened.close()

@@ -32,14 +32,15 @@ class FrontMatter:
 
 def parse_front_matter(content: str) -> FrontMatter | None:
     """`content` is the text between the two rules. None if it is prose between two rules and no front matter."""
+    if len(content) > _MAX_CHARS:
+        return _unreadable(content)
     try:
-        data = yaml.safe_load(content) if len(content) <= _MAX_CHARS else None
+        data = yaml.safe_load(content)
     except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError, AttributeError):
         return _unreadable(content)
-    if data is None:
-        return FrontMatter()
     if not isinstance(data, dict):
-        return None
+        # Lines with "#" alone are comments in YAML, and headings between two rules in Markdown: their text is kept.
+        return None if content.strip() else FrontMatter()
     tags = data.get("tags", data.get("keywords"))
     return FrontMatter(
         title=_line(data.get("title")),
@@ -55,7 +56,7 @@ def _unreadable(content: str) -> FrontMatter | None:
     title = _TITLE_LINE.search(content)
     return FrontMatter(
         title=title[1].strip().strip("'\"") if title else "",
-        warnings=("the front matter is not valid YAML; only its title was read",),
+        warnings=("the front matter is no readable YAML; only its title was read",),
     )
 
 

@@ -14,8 +14,8 @@ from cluster.errors import ConflictError
 from cluster.graph.sqlite import SqliteGraphStore
 from jobs.ingest import IngestOptions
 from tests.support.factories import ACCOUNT
+from tests.support.git_tree import write
 from tests.support.ingested import fresh_store, live_nodes, run_ingest, visible_state
-from tests.support.repository import write
 
 FILES = 300
 #: Says where it is and then waits for its reader, so that the parent decides at which file it ends.

@@ -12,6 +12,7 @@ from cluster.ports import WriteBatch
 from jobs.ingest import IngestOptions
 from jobs.refuse import Skip
 from tests.support.factories import ACCOUNT
+from tests.support.git_tree import commit, git, write
 from tests.support.ingested import (
     fresh_store,
     live_nodes,
@@ -21,7 +22,6 @@ from tests.support.ingested import (
     stored_symbols,
     visible_state,
 )
-from tests.support.repository import commit, git, write
 
 
 @pytest.fixture

@@ -165,7 +165,8 @@ def test_front_matter_gives_title_tags_and_summary_and_no_heading() -> None:
         ("---\ntitle: true\ntags: a, b\n---\ntext\n", "doc.md", False),
         ("---\nwhen: 2024-99-99\n---\ntext\n", "doc.md", True),
         ("---\nx: &a [*a]\n---\ntext\n", "doc.md", False),
-        ("---\n# only a comment\n---\ntext\n", "doc.md", False),
+        ("---\n\n---\ntext\n", "doc.md", False),
+        ("---\ntitle: T\nx: " + "long " * 8_000 + "\n---\ntext\n", "T", True),
         ("---\nx: " + "[" * 1000 + "\n---\ntext\n", "doc.md", True),
     ],
 )
@@ -181,7 +182,7 @@ def test_front_matter_alone_is_a_document_without_chunks() -> None:
     assert [(node.labels, node.text["title"]) for node in extracted.nodes] == [(("Document",), "Only this")]
 
 
-@pytest.mark.parametrize("text", ["---\nProse between rules.\n\n---\n\nmore\n", "---\nnever closed\n"])
+@pytest.mark.parametrize("text", ["---\nProse between rules.\n\n---\n\nmore\n", "---\nnever closed\n", "---\n# H\n---\n"])
 def test_a_rule_in_the_first_line_does_not_swallow_prose(text: str) -> None:
     everything = " ".join([*_titles(extract_markdown(text, _context())), *_contents(extract_markdown(text, _context()))])
     assert set(re.findall(r"\w+", text)) <= set(re.findall(r"\w+", everything))

@@ -9,7 +9,7 @@ from cluster.model.ids import NAME_PATTERN
 from jobs import git as git_calls
 from jobs.refuse import Limits, Skip, by_content, by_name_and_size
 from jobs.walk import Walk, default_project, head_commit, walk
-from tests.support.repository import commit, git, write
+from tests.support.git_tree import commit, git, write
 
 
 def _paths(found: Walk) -> list[str]:

@@ -108,10 +108,19 @@ def test_links_between_files_follow_every_change(tmp_path: Path, store: MemoryGr
     assert [*store.edges(ACCOUNT, "main")] == [*fresh_store(tmp_path).edges(ACCOUNT, "main")]
 
 
-def test_a_symbol_that_moves_into_another_leaves_no_edge_from_its_old_place(tmp_path: Path, store: MemoryGraphStore) -> None:
-    write(tmp_path, {"a.md": "# A\n\n## B\n\ntext\n"})
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("# A\n\n## B\n\ntext\n", "# A\n\nx\n\n# B\n\ntext\n"),
+        ("# A\n\n##\n\ntext\n", "# A\n\n# A\n\ntext\n"),  # the second section keeps its id and gets another parent
+    ],
+)
+def test_a_section_that_moves_leaves_no_edge_from_its_old_place(
+    tmp_path: Path, store: MemoryGraphStore, before: str, after: str
+) -> None:
+    write(tmp_path, {"a.md": before})
     run_ingest(store, tmp_path)
-    write(tmp_path, {"a.md": "# A\n\nx\n\n# B\n\ntext\n"})
+    write(tmp_path, {"a.md": after})
     run_ingest(store, tmp_path)
     assert visible_state(store) == visible_state(fresh_store(tmp_path))
 

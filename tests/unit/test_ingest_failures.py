@@ -25,7 +25,7 @@ from tests.support.ingested import (
     stored_paths,
     visible_state,
 )
-from tests.support.repository import commit, write
+from tests.support.git_tree import commit, write
 
 FAMILY = "👩\u200d👩\u200d👧\u200d👦"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
@@ -18,11 +19,12 @@ from jobs.chunk import joins
 
 #: Longest passage, in code points.
 WIDTH = 240
-#: What is looked at: of a query, of a text, and how many matches of it. Beyond these a passage gets no better, only later.
+#: What is looked at to choose a passage: of a query, of a text, and how many places of one word. Beyond these a passage gets no
+#: better, only later.
 _QUERY_CHARACTERS = 2_000
 _QUERY_WORDS = 48
 _TEXT_CHARACTERS = 50_000
-_MATCHES = 200
+_PER_WORD = 12
 
 #: Left out of a query that has other words: they are everywhere and would choose the passage by their number.
 _COMMON_WORDS = """
@@ -38,6 +40,8 @@ _UNSPACED = re.compile(
     "[\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003134f]+"
 )
+#: What most words end at: looked up first, for speed.
+_SEPARATORS = frozenset(chr(code) for code in range(128) if not chr(code).isalnum())
 #: Stands, in folded text, for a character whose folded form is not one character.
 _MAKESHIFT = "\0"
 _AROUND_MAKESHIFT = re.compile(f"[^{_MAKESHIFT}]?{_MAKESHIFT}+")
@@ -85,13 +89,13 @@ def make_snippet(node: Node, words: QueryWords, width: int = WIDTH) -> Snippet:
     content = node.text.get("content", "")
     texts = [text for text in (content, node.text.get("summary", ""), node.text.get("title", "")) if text]
     for text in texts:
-        found = _find(text, words)
-        if found:
+        folded = _fold(text[:_TEXT_CHARACTERS]) if words else None
+        found = _find(folded, words, 0, len(folded.text), _PER_WORD) if folded else None
+        if folded and found:
             start, end = _borders(text, *_best_run(found, words, width), width)
+            matches = _merged(_find(folded, words, start, end, width), start, end)
             return Snippet(
-                text=text[start:end],
-                matches=_merged(found, start, end),
-                start_line=_line(node, text, start) if text is content else None,
+                text=text[start:end], matches=matches, start_line=_line(node, text, start) if text is content else None
             )
     text = texts[0] if texts else ""
     start, end = _borders(text, 0, 0, width)
@@ -178,13 +182,21 @@ def _caseless(text: str) -> str:
     return text.casefold().lower()
 
 
-def _folded(text: str) -> tuple[str, list[int] | None, list[int] | None]:
-    """Folded text and, where places differ, the start and end in `text` of what each folded character came from."""
+class _Folded(NamedTuple):
+    """A text, its folded form and, where places differ, start and end in `text` of what each folded character came from."""
+
+    text: str
+    folded: str
+    starts: list[int] | None = None
+    ends: list[int] | None = None
+
+
+def _fold(text: str) -> _Folded:
     if text.isascii():
-        return text.lower(), None, None
+        return _Folded(text, text.lower())
     folded = _NOT_ASCII.sub(lambda run: run[0].translate(_ONE_TO_ONE), text).lower()
     if _MAKESHIFT not in folded:
-        return folded, None, None
+        return _Folded(text, folded)
     pieces: list[str] = []
     starts: list[int] = []
     ends: list[int] = []
@@ -202,7 +214,7 @@ def _folded(text: str) -> tuple[str, list[int] | None, list[int] | None]:
     pieces.append(folded[done:])
     starts += range(done, len(text))
     ends += range(done + 1, len(text) + 1)
-    return "".join(pieces), starts, ends
+    return _Folded(text, "".join(pieces), starts, ends)
 
 
 def _characters(text: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -226,34 +238,36 @@ _Found: TypeAlias = tuple[int, int, int]
 # --- matches -----------------------------------------------------------------------------------------------------------------
 
 
-def _find(text: str, words: QueryWords) -> list[_Found]:
-    """The places of `words` in the first 50,000 characters of `text`, by start."""
-    if not words:
-        return []
-    text = text[:_TEXT_CHARACTERS]
-    folded, starts, ends = _folded(text)
+def _find(folded: _Folded, words: QueryWords, start: int, stop: int, per_word: int) -> list[_Found]:
+    """The first `per_word` places of each of `words` that begin in text[start:stop], by start."""
+    text, haystack, starts, _ = folded
+    if starts is not None:
+        start, stop = bisect_left(starts, start), bisect_left(starts, stop)
     found: list[_Found] = []
     for number, word in enumerate(words):
-        at = folded.find(word.text)
-        while at >= 0 and len(found) < _MATCHES:
-            start = at if starts is None else starts[at]
-            if not word.spaced or _word_border(text, start):
-                end = _match_end(text, folded, at + len(word.text), word, ends)
+        left = per_word
+        at = haystack.find(word.text, start)
+        while 0 <= at < stop and left:
+            first = at if starts is None else starts[at]
+            if not word.spaced or _word_border(text, first):
+                end = _match_end(folded, at + len(word.text), word)
                 if end:
-                    found.append((start, end, number))
-            at = folded.find(word.text, at + 1)
+                    found.append((first, end, number))
+                    left -= 1
+            at = haystack.find(word.text, at + 1)
     found.sort()
     return found
 
 
-def _match_end(text: str, folded: str, at: int, word: _Word, ends: list[int] | None) -> int:
-    """Where in `text` the match ends that reaches to `folded[:at]`; 0 when what follows makes it another word."""
+def _match_end(folded: _Folded, at: int, word: _Word) -> int:
+    """Where in the text the match ends that reaches to folded[:at]; 0 when what follows makes it another word."""
+    text, haystack, _, ends = folded
     end = at if ends is None else ends[at - 1]
     if not word.spaced or _word_border(text, end):
         return end
-    if word.open_ended and folded.startswith(("e", "i", "s"), at):
+    if word.open_ended and haystack.startswith(("e", "i", "s"), at):
         for ending in _ENDINGS:
-            if folded.startswith(ending, at):
+            if haystack.startswith(ending, at):
                 end = at + len(ending) if ends is None else ends[at + len(ending) - 1]
                 if _word_border(text, end):
                     return end
@@ -265,7 +279,7 @@ def _word_border(text: str, at: int) -> bool:
     if at <= 0 or at >= len(text):
         return True
     before, after = text[at - 1], text[at]
-    if not _in_word(before) or not _in_word(after):
+    if before in _SEPARATORS or after in _SEPARATORS or not _in_word(before) or not _in_word(after):
         return True
     if before.isdigit() != after.isdigit():
         return True

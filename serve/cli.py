@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 import typer
 
@@ -82,15 +83,20 @@ def run_command(arguments: Sequence[str]) -> int:
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The client maps its own; this one is stdout's.
-        return output.EXIT_PIPE
+    except SystemExit as error:
+        # Typer ends the process itself when stdout's reader has gone away. (The client maps the socket's errors.)
+        return output.EXIT_PIPE if isinstance(error.__context__, BrokenPipeError) else EXIT_FAILURE
     except Exception as error:
         return _unexpected(error)
 
 
+@cache
+def _command() -> Any:
+    return typer.main.get_command(app)
+
+
 def _run(arguments: Sequence[str]) -> int:
-    code = app(list(arguments), prog_name="raycall", standalone_mode=False)
+    code = _command().main(list(arguments), prog_name="raycall", standalone_mode=False)
     return code if isinstance(code, int) else 0
 
 
@@ -106,6 +112,8 @@ def _unexpected(error: Exception) -> int:
 def _flushed(code: int) -> int:
     """Sends what is left to stdout; a reader that has gone away, or a full disk, is an exit code and not a traceback."""
     try:
+        if code == output.EXIT_PIPE:
+            _drop_stdout()
         sys.stdout.flush()
     except BrokenPipeError:
         code = output.EXIT_PIPE
@@ -118,6 +126,6 @@ def _flushed(code: int) -> int:
 
 
 def _drop_stdout() -> None:
-    # What the buffer still holds goes nowhere when the interpreter closes the stream at exit.
+    # What the buffers still hold goes nowhere when the interpreter closes the stream at exit.
     null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
+    os.dup2(null, 1)

@@ -107,10 +107,17 @@ def _packages(_config: Config) -> Check:
 
 
 def _models(_config: Config) -> Check:
-    from cluster.embed.models import verify_models
+    from cluster.embed.models import SENTENCE_MODEL, SENTENCE_TOKENIZER, STATIC_MODEL, STATIC_TOKENIZER, read_model_file
 
-    names = verify_models()
-    return Check(name="models", status="ok", detail=f"{', '.join(names)}: files are there, and the expected ones")
+    broken = []
+    for file in (STATIC_MODEL, STATIC_TOKENIZER, SENTENCE_MODEL, SENTENCE_TOKENIZER):
+        try:
+            read_model_file(file)
+        except RaycallError as error:
+            broken.append(error.detail)
+    if broken:
+        return Check(name="models", status="fail", detail="; ".join(broken), fix="run: make install")
+    return Check(name="models", status="ok", detail="the static and the sentence model are there, with the expected hashes")
 
 
 def _jvm(_config: Config) -> Check:
@@ -148,7 +155,7 @@ def _haproxy(config: Config) -> Check:
 
 
 def _ray_folder(config: Config) -> Check:
-    folder = Path(config.ray.temp_dir or os.environ.get("RAY_TMPDIR") or Path(tempfile.gettempdir(), "ray"))
+    folder = Path(config.ray.temp_dir or Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray"))
     marker = folder / "ray_current_cluster"
     try:
         address = marker.read_text("utf-8", "replace").strip()

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from cluster.model.query import Fusion, LegAnswer, Score
 
@@ -32,7 +33,23 @@ LEXICAL_WEIGHT = 0.3
 RRF_K = 60
 
 
-def fuse(lexical: LegAnswer | None, vector: LegAnswer | None, method: Fusion = Fusion.WEIGHTED) -> list[tuple[str, Score]]:
+class Candidate(NamedTuple):
+    """A node that a leg proposes, with the parts of its score; None where that leg did not find it."""
+
+    id: str
+    fused: float
+    vector: float | None
+    bm25: float | None
+    #: None for a fusion that does not scale.
+    bm25_scaled: float | None
+
+    @property
+    def score(self) -> Score:
+        """The parts as the answer carries them. Made for the few that are shown: making one costs as much as fusing it."""
+        return Score(fused=self.fused, vector=self.vector, bm25=self.bm25, bm25_scaled=self.bm25_scaled)
+
+
+def fuse(lexical: LegAnswer | None, vector: LegAnswer | None, method: Fusion = Fusion.WEIGHTED) -> list[Candidate]:
     """Every node that a leg proposes, once, best first. None for a leg that is missing. Fused scores are finite."""
     bm25 = None if lexical is None else _best(zip(lexical.ids, lexical.scores.tolist(), strict=True))
     cosine = None if vector is None else _best(zip(vector.ids, vector.scores.tolist(), strict=True))
@@ -69,24 +86,22 @@ def _ranked(scores: Mapping[str, float]) -> dict[str, int]:
     return {node_id: rank for rank, node_id in enumerate(order, start=1)}
 
 
-def _weighted(bm25: dict[str, float] | None, cosine: dict[str, float] | None, method: Fusion) -> list[tuple[str, Score]]:
+def _weighted(bm25: dict[str, float] | None, cosine: dict[str, float] | None, method: Fusion) -> list[Candidate]:
     lexical_weight = LEXICAL_WEIGHT if cosine is not None else 1.0
     vector_weight = VECTOR_WEIGHT if bm25 is not None else 1.0
     bm25, cosine = bm25 or {}, cosine or {}
     scaled = _over_max(bm25) if method is Fusion.WEIGHTED_MAX else _min_max(bm25)
     fused = [
-        (
+        Candidate(
             node_id,
-            Score(
-                fused=vector_weight * cosine.get(node_id, 0.0) + lexical_weight * scaled.get(node_id, 0.0),
-                vector=cosine.get(node_id),
-                bm25=bm25.get(node_id),
-                bm25_scaled=scaled.get(node_id),
-            ),
+            vector_weight * cosine.get(node_id, 0.0) + lexical_weight * scaled.get(node_id, 0.0),
+            cosine.get(node_id),
+            bm25.get(node_id),
+            scaled.get(node_id),
         )
         for node_id in bm25.keys() | cosine.keys()
     ]
-    fused.sort(key=lambda item: (-item[1].fused, item[1].bm25 is None, item[0]))
+    fused.sort(key=lambda item: (-item.fused, item.bm25 is None, item.id))
     return fused
 
 
@@ -107,18 +122,17 @@ def _over_max(scores: Mapping[str, float]) -> dict[str, float]:
     return {node_id: max(score, 0.0) / high for node_id, score in scores.items()}
 
 
-def _reciprocal_ranks(bm25: dict[str, float], cosine: dict[str, float]) -> list[tuple[str, Score]]:
+def _reciprocal_ranks(bm25: dict[str, float], cosine: dict[str, float]) -> list[Candidate]:
     legs = (_ranked(bm25), _ranked(cosine))
     fused = [
-        (
+        Candidate(
             node_id,
-            Score(
-                fused=sum(1.0 / (RRF_K + leg[node_id]) for leg in legs if node_id in leg),
-                vector=cosine.get(node_id),
-                bm25=bm25.get(node_id),
-            ),
+            sum(1.0 / (RRF_K + leg[node_id]) for leg in legs if node_id in leg),
+            cosine.get(node_id),
+            bm25.get(node_id),
+            None,
         )
         for node_id in bm25.keys() | cosine.keys()
     ]
-    fused.sort(key=lambda item: (-item[1].fused, item[0]))
+    fused.sort(key=lambda item: (-item.fused, item.id))
     return fused

@@ -16,7 +16,7 @@ from cluster.model.nodes import Node
 from cluster.model.query import Answer, Degradation, Disclosure, Hit, Score, SearchRequest
 from cluster.ports import Clock, GraphStore
 from serve import explanation
-from serve.fusion import fuse
+from serve.fusion import Candidate, fuse
 from serve.legs import LegOutcome, LegRunner, Legs
 from serve.plan import Plan, make_plan
 from serve.question import MAX_LIMIT
@@ -119,7 +119,7 @@ class Retrieval:
         request: SearchRequest,
         principal: Principal,
         guard: Guard,
-        candidates: Sequence[tuple[str, Score]],
+        candidates: Sequence[Candidate],
         query_id: str,
         phases: _Phases,
     ) -> tuple[_Hydrated, tuple[Hit, ...]]:
@@ -133,7 +133,7 @@ class Retrieval:
         phases.end("snippets")
         return hydrated, hits
 
-    def _hydrate(self, candidates: Sequence[tuple[str, Score]], guard: Guard, limit: int, query_id: str) -> _Hydrated:
+    def _hydrate(self, candidates: Sequence[Candidate], guard: Guard, limit: int, query_id: str) -> _Hydrated:
         """The best `limit` candidates that the store of record has and that `guard` allows there too.
 
         A candidate that fails here makes room for the next one. The indexes filter by the same guard, so a refusal means that
@@ -144,9 +144,9 @@ class Retrieval:
         while at < len(candidates) and len(result.nodes) < limit:
             batch = candidates[at : at + limit - len(result.nodes)]
             at += len(batch)
-            allowed = self._store.get_nodes([node_id for node_id, _ in batch], guard)
-            result.nodes += [(allowed[node_id], score) for node_id, score in batch if node_id in allowed]
-            lost = [node_id for node_id, _ in batch if node_id not in allowed]
+            allowed = self._store.get_nodes([candidate.id for candidate in batch], guard)
+            result.nodes += [(allowed[candidate.id], candidate.score) for candidate in batch if candidate.id in allowed]
+            lost = [candidate.id for candidate in batch if candidate.id not in allowed]
             if lost:
                 refused = sorted(self._store.get_nodes(lost))
                 result.refused += len(refused)

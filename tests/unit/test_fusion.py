@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.model.query import Fusion, LegAnswer
-from serve.fusion import fuse, parameters, ranks
+from serve.fusion import Candidate, fuse, parameters, ranks
 
 METHODS = list(Fusion)
 
@@ -26,12 +26,12 @@ def ranked(ids: Sequence[str]) -> LegAnswer:
     return leg([(node_id, float(len(ids) - place)) for place, node_id in enumerate(ids)])
 
 
-def values(fused: Sequence[tuple[str, object]]) -> dict[str, float]:
-    return {node_id: score.fused for node_id, score in fused}  # type: ignore[attr-defined]
+def values(fused: Sequence[Candidate]) -> dict[str, float]:
+    return {candidate.id: candidate.fused for candidate in fused}
 
 
-def order(fused: Sequence[tuple[str, object]]) -> list[str]:
-    return [node_id for node_id, _ in fused]
+def order(fused: Sequence[Candidate]) -> list[str]:
+    return [candidate.id for candidate in fused]
 
 
 def test_a_single_lexical_hit_scales_to_one() -> None:
@@ -57,7 +57,7 @@ def test_the_weakest_match_stands_before_no_match(names: tuple[str, str, str]) -
 def test_a_tiny_spread_is_scaled_like_any_other_and_the_raw_scores_are_kept() -> None:
     fused = fuse(leg({"A": 0.011, "B": 0.010}), leg({"A": 0.30, "B": 0.60}))
     assert values(fused) == pytest.approx({"A": 0.51, "B": 0.42})
-    assert {node_id: score.bm25 for node_id, score in fused} == {"A": 0.011, "B": 0.010}
+    assert {candidate.id: candidate.score.bm25 for candidate in fused} == {"A": 0.011, "B": 0.010}
 
 
 @pytest.mark.parametrize("places", list(itertools.permutations("ABC")), ids="".join)
@@ -67,7 +67,7 @@ def test_an_unusable_score_counts_as_absent_in_any_order(places: tuple[str, ...]
     fused = fuse(leg({i: bm25[i] for i in reversed(places)}), leg({i: cosine[i] for i in places}))
     assert order(fused) == ["B", "C", "A"]
     assert values(fused) == pytest.approx({"A": 0.0, "B": 0.58, "C": 0.22})
-    assert dict(fused)["A"].vector is None
+    assert [candidate.score.vector for candidate in fused if candidate.id == "A"] == [None]
 
 
 def test_rrf_counts_an_id_once_a_leg_and_ranks_close_up() -> None:
@@ -135,7 +135,7 @@ def test_input_order_is_irrelevant_and_no_unusable_number_leaves(
         random.shuffle(pairs)  # type: ignore[attr-defined]
     assert fuse(leg(lexical), leg(vector), method) == expected
     assert len(set(order(expected))) == len(expected)
-    for _, score in expected:
+    for score in (candidate.score for candidate in expected):
         assert all(part is None or math.isfinite(part) for part in (score.fused, score.vector, score.bm25, score.bm25_scaled))
         assert score.bm25_scaled is None or 0 <= score.bm25_scaled <= 1
 

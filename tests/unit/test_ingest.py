@@ -95,6 +95,9 @@ def test_links_between_files_follow_every_change(tmp_path: Path, store: MemoryGr
     run_ingest(store, tmp_path)
     kinds = {edge.type for edge in visible_state(store)[1].values()}
     assert {"IMPORTS", "CALLS", "DEFINES"} <= kinds
+    write(tmp_path, {"app.py": "from lib import helper\n\n# The call is a line lower now.\n\n\ndef main():\n    helper()\n"})
+    run_ingest(store, tmp_path)
+    assert visible_state(store) == visible_state(fresh_store(tmp_path))
     write(tmp_path, {"lib.py": "def other():\n    return 1\n"})
     run_ingest(store, tmp_path)
     assert visible_state(store) == visible_state(fresh_store(tmp_path))

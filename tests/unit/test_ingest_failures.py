@@ -17,6 +17,7 @@ from jobs.ingest import IngestOptions
 from jobs.model import FileContext
 from jobs.refuse import Limits, Skip
 from tests.support.factories import ACCOUNT, make_edge, make_node
+from tests.support.git_tree import commit, write
 from tests.support.ingested import (
     fresh_store,
     live_nodes,
@@ -25,7 +26,6 @@ from tests.support.ingested import (
     stored_paths,
     visible_state,
 )
-from tests.support.git_tree import commit, write
 
 FAMILY = "👩\u200d👩\u200d👧\u200d👦"
 

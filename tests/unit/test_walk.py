@@ -244,11 +244,13 @@ def test_nothing_that_a_repository_configures_is_run(tmp_path: Path) -> None:
 
 
 def test_the_callers_own_git_variables_lead_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit(tmp_path / "other", {"other.py": "x"})
-    commit(tmp_path / "repo", {"a.py": "x"})
+    other = commit(tmp_path / "other", {"other.py": "x"})
+    own = commit(tmp_path / "repo", {"a.py": "x"})
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other/.git"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "other/.git/index"))
-    assert _paths(walk(tmp_path / "repo")) == ["a.py"]
+    found = walk(tmp_path / "repo")
+    assert (_paths(found), found.commit) == (["a.py"], own)
+    assert own != other
 
 
 def test_without_git_a_repository_is_read_as_a_folder_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,8 @@ _BINARY = frozenset(
 )
 _DATA = frozenset("json jsonl ndjson geojson csv tsv lock xml svg map ipynb sql log har".split())
 _DATA_NAMES = frozenset("package-lock.json npm-shrinkwrap.json pnpm-lock.yaml go.sum".split())
-#: Here one long line is a paragraph.
-_PROSE = frozenset(["", *"md markdown mdx txt text rst adoc asciidoc org tex".split()])
+#: What programs write without line ends. In prose a long line is a paragraph, in other code it is a table or a key.
+_MINIFIED = frozenset("js mjs cjs jsx ts mts cts tsx css scss less html htm xhtml json xml svg map".split())
 _SAMPLE_BYTES = 8192
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
@@ -42,7 +42,7 @@ class Limits:
     max_bytes: int = 1024 * 1024
     #: For data and lock files, which are long and say little.
     max_data_bytes: int = 256 * 1024
-    #: A file of code or markup above this size ...
+    #: A file of web code or markup above this size ...
     minified_bytes: int = 5 * 1024
     #: ... whose lines are longer than this on average was made by a program.
     minified_line: int = 500
@@ -71,7 +71,7 @@ def by_content(path: str, raw: bytes, limits: Limits) -> str | None:
         return "LFS pointer"
     if _is_binary(raw[:_SAMPLE_BYTES]):
         return "binary"
-    if len(raw) > limits.minified_bytes and _suffix(posixpath.basename(path).lower()) not in _PROSE:
+    if len(raw) > limits.minified_bytes and _suffix(posixpath.basename(path).lower()) in _MINIFIED:
         lines = raw.count(b"\n") + 1
         if len(raw) / lines > limits.minified_line:
             return "minified"

@@ -309,6 +309,7 @@ def test_names_and_sizes(path: str, size: int, reason: str | None) -> None:
         ("a.js", b"function a(b){return b};\n" * 1000, None),
         ("a.md", b"words " * 10_000, None),
         ("line", b"words " * 10_000, None),
+        ("deep.py", b"x = " + b"[" * 3000 + b"]" * 3000 + b"\ndef tail(): pass\n", None),
         ("a.js", b"x" * 5000, None),
         ("", b"x" * (1024 * 1024 + 1), "oversized: more than 1048576 bytes"),
     ],

@@ -73,7 +73,7 @@ def assert_equal(guard: Guard, nodes: Sequence[Node]) -> None:
 
 @profile
 @given(
-    st.lists(factories.nodes(), max_size=30),
+    st.lists(factories.nodes(), max_size=15),
     factories.principals(),
     st.none() | st.lists(factories.projects() | st.just("elsewhere"), max_size=3),
     factories.labels(),
@@ -85,13 +85,13 @@ def test_search_guards_agree(
 
 
 @profile
-@given(st.lists(factories.nodes(), max_size=30), factories.principals())
+@given(st.lists(factories.nodes(), max_size=15), factories.principals())
 def test_expansion_guards_agree(nodes: list[Node], principal: Principal) -> None:
     assert_equal(guards.expansion_guard(principal), nodes)
 
 
 @profile
-@given(st.lists(factories.nodes(), max_size=20), factories.guard_expressions())
+@given(st.lists(factories.nodes(), max_size=15), factories.guard_expressions())
 @example([make_node(deleted_at=7)], In("deleted_at", ("07",)))
 @example([make_node(agents=()), make_node(agents=None)], IsNull("agents"))
 @example([make_node(agents=()), make_node(agents=None)], Has("agents", ()))

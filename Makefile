@@ -9,18 +9,26 @@ UV := .tools/bin/uv
 VENV := .venv
 BIN := $(VENV)/bin
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+# Through the environment, and unexpanded: no character of a folder's name means anything to make or to the shell.
+export INDEX_FOLDER := $(value REPO)
 
-.PHONY: help run test test-unit test-contract test-integration test-acceptance check format bench golden neo4j lock install clean
+.PHONY: help install run test test-unit test-contract test-integration test-acceptance check format docs golden bench lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 $(UV):
-	$(PYTHON) -m venv .tools
+	@command -v "$(PYTHON)" >/dev/null || \
+		{ echo "raycall: $(PYTHON) was not found; install Python 3.11, 3.12 or 3.13, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
+		{ echo "raycall: Python 3.11, 3.12 or 3.13 is needed, $(PYTHON) is $$("$(PYTHON)" --version 2>&1); name another: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "raycall: $(PYTHON) comes without venv; install it (Debian and Ubuntu: sudo apt-get install python3-venv)" >&2; exit 1; }
+	"$(PYTHON)" -m venv .tools
 	.tools/bin/python -m pip install --quiet uv
 
 $(VENV)/.installed: requirements.lock pyproject.toml | $(UV)
-	$(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
+	$(UV) venv --quiet --allow-existing --python "$(PYTHON)" $(VENV)
 	$(UV) pip sync --quiet requirements.lock
 	$(UV) pip install --quiet --no-deps --editable .
 	@touch $@
@@ -28,7 +36,7 @@ $(VENV)/.installed: requirements.lock pyproject.toml | $(UV)
 install: $(VENV)/.installed ## Install into .venv from requirements.lock
 
 run: install ## Index REPO (default: this folder), serve it, answer one question; Ctrl-C stops everything
-	$(BIN)/raycall serve --index "$(REPO)"
+	$(BIN)/raycall serve "--index=$$INDEX_FOLDER"
 
 test: install ## All tests: unit, contract, integration, acceptance (PYTEST_ARGS are passed on)
 	$(BIN)/python -m pytest tests $(PYTEST_ARGS)
@@ -55,9 +63,18 @@ format: install ## Format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: install ## Renew configs/local.yaml and the README's table from the settings
+	$(BIN)/python -m tests.support.settings_docs
+
+golden: install ## Write the files of tests/golden that are written by tests anew; review the difference
+	$(BIN)/python -m pytest tests/unit tests/contract tests/integration -k golden --update-golden $(PYTEST_ARGS)
+
+bench: install ## Measure, and print one JSON object of ratios
+	$(BIN)/python -m benchmarks.run
+
 lock: | $(UV) ## Renew requirements.lock from pyproject.toml
 	$(UV) pip compile --quiet --universal --generate-hashes --extra dev --custom-compile-command "make lock" \
 		pyproject.toml --output-file requirements.lock
 
 clean: ## Remove what was installed, cached and indexed here
-	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info .raycall
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info .raycall

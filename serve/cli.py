@@ -33,8 +33,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for _command in (search.search, index.index, run.serve, status.status, doctor.doctor):
-    app.command(cls=QuickCommand)(_command)
+for _function in (search.search, index.index, run.serve, status.status, doctor.doctor):
+    app.command(cls=QuickCommand)(_function)
 app.add_typer(keys.app, name="keys")
 
 

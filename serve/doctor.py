@@ -107,12 +107,12 @@ def _packages(_config: Config) -> Check:
 
 
 def _models(_config: Config) -> Check:
-    from cluster.embed.models import SENTENCE_MODEL, SENTENCE_TOKENIZER, STATIC_MODEL, STATIC_TOKENIZER, read_model_file
+    from cluster.embed.models import SENTENCE_MODEL, SENTENCE_TOKENIZER, STATIC_MODEL, STATIC_TOKENIZER, verified_path
 
     broken = []
     for file in (STATIC_MODEL, STATIC_TOKENIZER, SENTENCE_MODEL, SENTENCE_TOKENIZER):
         try:
-            read_model_file(file)
+            verified_path(file)
         except RaycallError as error:
             broken.append(error.detail)
     if broken:

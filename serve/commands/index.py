@@ -15,9 +15,9 @@ MAX_LISTED = 20
 
 def index(
     context: typer.Context,
-    path: Annotated[str, typer.Argument(help="Folder to index. Put -- before one that starts with '-'.")],
+    path: Annotated[str, typer.Argument(metavar="PATH", help="Folder to index. Put -- before one that starts with '-'.")],
     project: Annotated[
-        str | None, typer.Option("--project", "-p", help="Name of the project.  [default: the folder's]")
+        str | None, typer.Option("--project", "-p", metavar="NAME", help="Name of the project.  [default: the folder's]")
     ] = None,
     json: options.Json = False,
     config: options.ConfigFile = None,

@@ -26,21 +26,25 @@ SCOPES = ("public", "shared", "admin")
 @app.command(cls=QuickCommand)
 def create(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="What the key is for; shown in lists.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the key is for; shown in lists.")],
     agent: Annotated[
-        str | None, typer.Option("--agent", help="Slug of the agent that the key is for; without it, an admin's key.")
+        str | None,
+        typer.Option("--agent", metavar="SLUG", help="Slug of the agent that the key is for; without it, an admin's key."),
     ] = None,
     scope: Annotated[
         list[str] | None,
         typer.Option(
-            "--scope", help="public, shared or admin: what the agent may read; may be repeated.  [default: public, shared]"
+            "--scope",
+            metavar="SCOPE",
+            help="public, shared or admin: what the agent may read; may be repeated.  [default: public, shared]",
         ),
     ] = None,
     project: Annotated[
-        list[str] | None, typer.Option("--project", "-p", help="Project of the key; may be repeated.  [default: all]")
+        list[str] | None,
+        typer.Option("--project", "-p", metavar="NAME", help="Project of the key; may be repeated.  [default: all]"),
     ] = None,
     team: Annotated[
-        list[str] | None, typer.Option("--team", help="Project whose team the agent is in; may be repeated.")
+        list[str] | None, typer.Option("--team", metavar="NAME", help="Project whose team the agent is in; may be repeated.")
     ] = None,
     json: options.Json = False,
     config: options.ConfigFile = None,

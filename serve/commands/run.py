@@ -15,12 +15,17 @@ def serve(
         str | None, typer.Option("--index", metavar="PATH", help="Index this folder first, and show one answer from it.")
     ] = None,
     project: Annotated[
-        str | None, typer.Option("--project", "-p", help="Name of its project.  [default: the folder's]")
+        str | None, typer.Option("--project", "-p", metavar="NAME", help="Name of its project.  [default: the folder's]")
     ] = None,
     port: Annotated[
-        int | None, typer.Option("--port", help="Port to listen on; the next free one if taken. 0 takes any.  [default: 8000]")
+        int | None,
+        typer.Option(
+            "--port", metavar="NUMBER", help="Port to listen on; the next free one if taken. 0 takes any.  [default: 8000]"
+        ),
     ] = None,
-    host: Annotated[str | None, typer.Option("--host", help="Address to listen on.  [default: 127.0.0.1]")] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.  [default: 127.0.0.1]")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON line once the server answers.")] = False,
     config: options.ConfigFile = None,
     data_dir: options.DataDir = None,

@@ -20,15 +20,24 @@ Statistics = Literal["visible", "all"]
 def search(
     context: typer.Context,
     query: Annotated[
-        str, typer.Argument(help="Plain text; no character of it is syntax. Put -- before one that starts with '-'.")
+        str,
+        typer.Argument(
+            metavar="TEXT", help="Plain text; no character of it is syntax. Put -- before one that starts with '-'."
+        ),
     ],
-    project: Annotated[list[str] | None, typer.Option("--project", "-p", help="Search this project; may be repeated.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", help="Hits wanted, 1 to 100.  [default: 10]")] = None,
+    project: Annotated[
+        list[str] | None, typer.Option("--project", "-p", metavar="NAME", help="Search this project; may be repeated.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", metavar="NUMBER", help="Hits wanted, 1 to 100.  [default: 10]")
+    ] = None,
     label: Annotated[
-        list[str] | None, typer.Option("--label", "-l", help="Only nodes with this label; may be repeated.")
+        list[str] | None, typer.Option("--label", "-l", metavar="NAME", help="Only nodes with this label; may be repeated.")
     ] = None,
     fusion: Annotated[Fusion | None, typer.Option("--fusion", help="How words and vectors become one list.")] = None,
-    expand_hops: Annotated[int | None, typer.Option("--expand-hops", help="Hops to related nodes; 0 shows none.")] = None,
+    expand_hops: Annotated[
+        int | None, typer.Option("--expand-hops", metavar="NUMBER", help="Hops to related nodes; 0 shows none.")
+    ] = None,
     statistics: Annotated[
         Statistics | None, typer.Option("--statistics", help="Rows that BM25 takes its statistics from.")
     ] = None,

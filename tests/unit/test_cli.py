@@ -100,7 +100,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["search"], "Missing argument 'query'"),
+        (["search"], "Missing argument 'TEXT'"),
         (["search", "-x"], "No such option"),
         (["search", "a", "b"], "unexpected extra argument"),
         (["search", "a", "--limit", "ten"], "'ten' is no whole number"),
@@ -110,9 +110,9 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         (["search", "\udcff"], "query is not valid text"),
         (["serch", "a"], "No such command 'serch'"),
         (["keys"], "Missing command"),
-        (["keys", "create"], "Missing argument 'name'"),
+        (["keys", "create"], "Missing argument 'NAME'"),
         (["keys", "create", "n", "--agent", "a", "--scope", "secret"], "--scope must be one of public, shared, admin"),
-        (["index"], "Missing argument 'path'"),
+        (["index"], "Missing argument 'PATH'"),
         (["index", "no such"], "no such folder: 'no such'"),
         (["index", "--", "-x"], "no such folder: '-x'"),
         (["index", "a\0b"], "no such folder"),

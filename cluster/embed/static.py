@@ -1,0 +1,96 @@
+"""WordLlama's static vectors: a text is the mean of its tokens' vectors. 256 dimensions, thousands of texts a second."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cluster.embed.batching import NOTHING_KNOWN, EmbedReport, cut, is_blank, no_vectors, pack
+from cluster.embed.models import STATIC_MODEL, STATIC_TOKENIZER, verified_path
+from cluster.model.manifest import VectorIdentity
+
+IDENTITY = VectorIdentity(provider="wordllama", model="l2-supercat-256", dimensions=256)
+#: The mean has no limit of its own; past this many tokens a text's vector says little about any part of it.
+MAX_TOKENS = 1024
+
+#: Tokens whose vectors are looked up at one time: 8 MB of float32.
+_TOKENS_PER_BLOCK = 8192
+
+
+class StaticEmbedder:
+    """The static model. Safe to use from several threads; the files are read on first use, or by `load`."""
+
+    identity = IDENTITY
+    max_tokens = MAX_TOKENS
+
+    def __init__(self, threads: int = 1) -> None:
+        """`threads`: more than one lets the tokenizer use all cores for lists of texts."""
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._loaded: tuple[Any, npt.NDArray[np.float16]] | None = None
+
+    def load(self) -> None:
+        """Reads and checks the model's files (0.2 s, about 45 MB); raises ModelFileError."""
+        self._parts()
+
+    def _parts(self) -> tuple[Any, npt.NDArray[np.float16]]:
+        with self._lock:
+            if self._loaded is None:
+                self._loaded = _load()
+            return self._loaded
+
+    def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """See `Embedder.embed`. Raises ModelFileError when the model's files are missing or changed."""
+        return self.embed_items(texts).vectors
+
+    def embed_query(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """The same as `embed`: the model knows no difference."""
+        return self.embed(texts)
+
+    def embed_items(self, texts: Sequence[str]) -> EmbedReport:
+        """As `embed`, with the reason for each row of NaN."""
+        vectors = no_vectors(len(texts), IDENTITY.dimensions)
+        if not texts:
+            return EmbedReport(vectors=vectors)
+        tokenizer, weights = self._parts()
+        tokens = self._tokens(tokenizer, [cut(text, MAX_TOKENS) for text in texts])
+        # The tokenizer spells unknown characters out in bytes, and spaces too: every text but a blank one has a meaning.
+        known = [row for row, ids in enumerate(tokens) if ids and not is_blank(texts[row])]
+        for block in pack([len(tokens[row]) for row in known], len(known), _TOKENS_PER_BLOCK):
+            rows = [known[place] for place in block]
+            vectors[rows] = _means(weights, [tokens[row] for row in rows])
+        missing = np.flatnonzero(np.isnan(vectors).any(axis=1))
+        return EmbedReport(vectors=vectors, failures={int(row): NOTHING_KNOWN for row in missing})
+
+    def _tokens(self, tokenizer: Any, texts: list[str]) -> list[list[int]]:
+        if self._threads > 1 and len(texts) > 1:
+            encoded = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        else:
+            encoded = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        return [one.ids[:MAX_TOKENS] for one in encoded]
+
+
+def _load() -> tuple[Any, npt.NDArray[np.float16]]:
+    import safetensors.numpy
+    import tokenizers
+
+    tokenizer = tokenizers.Tokenizer.from_file(str(verified_path(STATIC_TOKENIZER)))
+    weights = safetensors.numpy.load_file(verified_path(STATIC_MODEL))["embedding.weight"]
+    return tokenizer, weights
+
+
+def _means(weights: npt.NDArray[np.float16], tokens: list[list[int]]) -> npt.NDArray[np.float32]:
+    """Unit rows, float32 of shape (len(tokens), 256); no list is empty. The direction of a sum is that of the mean."""
+    lengths = np.array([len(ids) for ids in tokens])
+    ids = np.fromiter(chain.from_iterable(tokens), dtype=np.int64, count=int(lengths.sum()))
+    starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
+    sums = np.add.reduceat(weights[ids].astype(np.float32), starts, axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        unit: npt.NDArray[np.float32] = sums / np.linalg.norm(sums, axis=1, keepdims=True)
+    unit[~np.isfinite(unit).all(axis=1)] = np.nan
+    return unit

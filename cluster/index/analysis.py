@@ -68,6 +68,7 @@ _CLITIC = "(?:['\u2019](?:s|t|re|ve|ll|d|m|S|T|RE|VE|LL|D|M)(?!CHAR))?"
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u180b-\u180f\u200c-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
 )
+_MARK = re.compile("[\u0300-\u036f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 #: Levels at which a word is cut further, outermost first.
@@ -191,8 +192,10 @@ def _normal_forms(simple: Sequence[str]) -> list[str]:
     if not simple:
         return []
     java = jvm.java()
+    # Folding handles composed letters; marks that no letter took up (as in a folded "İ") go first.
+    bare = [_MARK.sub("", form) or form for form in simple]
     # The list prints as "[a, b]", one call instead of one for each element; no token can hold a comma or a space.
-    return str(java.AnalyzerUtils.analyze(_normalizer(), " ".join(simple)).toString())[1:-1].split(", ")
+    return str(java.AnalyzerUtils.analyze(_normalizer(), " ".join(bare)).toString())[1:-1].split(", ")
 
 
 @cache

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 #: Largest heap in MB unless `start` is told otherwise: for queries and one build buffer. Index files are mapped, not loaded.
 DEFAULT_HEAP_MB = 512
+_LEAST_HEAP_MB = 32
 
 _LUCENE = "org/apache/lucene"
 _STRING = "Ljava/lang/String;"
@@ -171,6 +172,7 @@ _TABLE: dict[str, _Spec] = {
             "setMergePolicy": f"(L{_LUCENE}/index/MergePolicy;){_CONFIG}",
             "setMergeScheduler": f"(L{_LUCENE}/index/MergeScheduler;){_CONFIG}",
             "setRAMBufferSizeMB": f"(D){_CONFIG}",
+            "setUseCompoundFile": f"(Z){_CONFIG}",
             "setOpenMode": f"(L{_LUCENE}/index/IndexWriterConfig$OpenMode;){_CONFIG}",
         },
     ),
@@ -243,6 +245,8 @@ def start(heap_mb: int = DEFAULT_HEAP_MB) -> None:
             raise UnavailableError("this process was forked from one with a running JVM; start the JVM in a fresh process")
         if _java is not None:
             return
+        if heap_mb < _LEAST_HEAP_MB:  # Java would not return an error but end the process
+            raise UnavailableError(f"the JVM needs a heap of at least {_LEAST_HEAP_MB} MB, not {heap_mb}")
         _java = _launch(heap_mb)
         _pid = os.getpid()
         logger.info("JVM started", extra={"action": "jvm_started", "heap_mb": heap_mb, "lucene": _java.lucene})
@@ -291,7 +295,7 @@ def _launch(heap_mb: int) -> Any:
 
 def _options(heap_mb: int, java_version: int) -> list[str]:
     options = [
-        "-Xms32m",
+        f"-Xms{_LEAST_HEAP_MB}m",
         f"-Xmx{heap_mb}m",
         "-XX:+UseSerialGC",  # one small heap, one thread: the collector with the least overhead
         "-XX:-UsePerfData",  # no file in /tmp

@@ -110,6 +110,7 @@ def _writer(folder: Any) -> Any:
     config.setMergePolicy(policy)
     config.setMergeScheduler(scheduler)
     config.setRAMBufferSizeMB(_BUILD_BUFFER_MB)
+    config.setUseCompoundFile(False)  # or the last merge would rewrite even a single segment
     config.setOpenMode(java.OpenMode.CREATE)
     return java.IndexWriter(folder, config)
 

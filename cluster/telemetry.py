@@ -20,7 +20,7 @@ _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} |
 
 def configure(level: str, form: str, stream: TextIO | None = None) -> None:
     """Sends records to `stream` (stderr by default), from `level` up, as `form`: "text" or "json". May be called again."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler: logging.Handler = _StderrHandler() if stream is None else logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     root = logging.getLogger()
     for old in [old for old in root.handlers if getattr(old, "raycall", False)]:
@@ -30,6 +30,21 @@ def configure(level: str, form: str, stream: TextIO | None = None) -> None:
     root.setLevel(logging.WARNING)
     for package in PACKAGES:
         logging.getLogger(package).setLevel(level.upper())
+
+
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to what `sys.stderr` is at the time: progress bars stand in for it while they are drawn."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, _value: TextIO) -> None:
+        raise AttributeError("the stream is always sys.stderr")
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:

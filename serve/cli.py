@@ -112,8 +112,6 @@ def _unexpected(error: Exception) -> int:
 def _flushed(code: int) -> int:
     """Sends what is left to stdout; a reader that has gone away, or a full disk, is an exit code and not a traceback."""
     try:
-        if code == output.EXIT_PIPE:
-            _drop_stdout()
         sys.stdout.flush()
     except BrokenPipeError:
         code = output.EXIT_PIPE

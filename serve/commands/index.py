@@ -33,9 +33,9 @@ def index(
     from cluster.telemetry import configure
     from serve.bootstrap import index_command
     from serve.commands import output
-    from serve.commands.progress import make_progress
+    from serve.commands.progress import log_level, make_progress
 
-    configure(settings.log.level, settings.log.format)
+    configure(log_level(settings.log.level), settings.log.format)
     with make_progress() as progress:
         report = index_command(settings, folder, project, progress)
     if json:

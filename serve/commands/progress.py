@@ -13,6 +13,11 @@ from serve.commands.output import is_terminal, one_line
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 
 
+def log_level(configured: str) -> str:
+    """The level to log at. On a terminal the bars and the command's own words say what info records would."""
+    return "warning" if configured == "info" and is_terminal(sys.stderr) else configured
+
+
 @contextmanager
 def make_progress() -> Iterator[Progress]:
     """A `Progress` that draws one bar a phase. Leaving the block removes the bars; a write to stderr meanwhile stays whole."""

@@ -40,8 +40,8 @@ def serve(
         parse_name(project, "project")
     from cluster.telemetry import configure
     from serve.bootstrap import serve_command
-    from serve.commands.progress import make_progress
+    from serve.commands.progress import log_level, make_progress
 
-    configure(settings.log.level, settings.log.format)
+    configure(log_level(settings.log.level), settings.log.format)
     with make_progress() as progress:
         serve_command(settings, index=folder, project=project, json=json, progress=progress)

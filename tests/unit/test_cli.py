@@ -411,3 +411,23 @@ def test_text_for_people_keeps_words_and_shows_what_would_steer_a_terminal() -> 
 def test_a_tree_of_values() -> None:
     value = {"a": {"b": [1, {"c": None}], "empty": {}}, "yes": True, "text": "x\ny"}
     assert output.tree(value) == "a:\n  b:\n    - 1\n    -\n      c: none\n  empty: none\nyes: yes\ntext: x y\n"
+
+
+def test_progress_is_drawn_on_a_terminal_alone(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from serve.commands import progress
+
+    def work() -> None:
+        with progress.make_progress() as report:
+            report("walk", 0, None)
+            report("embed", 3, 10)
+
+    work()
+    assert capsys.readouterr() == ("", "")
+    assert progress.log_level("info") == "info"
+    monkeypatch.setattr(progress, "is_terminal", lambda stream=None: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    work()
+    out, err = capsys.readouterr()
+    assert out == "" and "embed" in err and "3/10" in err
+    assert [progress.log_level(level) for level in ("debug", "info", "error")] == ["debug", "warning", "error"]

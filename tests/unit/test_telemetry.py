@@ -56,3 +56,12 @@ def test_levels_are_ours_and_others_speak_from_warning_up() -> None:
     quiet = logged("text", "error")
     logging.getLogger("cluster.x").warning("too quiet")
     assert quiet.getvalue() == "" and "too quiet" not in stream.getvalue()
+
+
+def test_records_go_to_whatever_stderr_is_at_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    telemetry.configure("info", "text")
+    for _ in range(2):
+        stream = io.StringIO()
+        monkeypatch.setattr("sys.stderr", stream)
+        logging.getLogger("serve.x").info("here")
+        assert stream.getvalue().count("here") == 1

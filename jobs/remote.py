@@ -47,7 +47,7 @@ def run_task(function: Callable[..., R], *arguments: object, poll: Callable[[], 
 
     `poll` is called about every `every_s` seconds meanwhile; what it raises (KeyboardInterrupt) cancels the task.
     """
-    reference = ray.remote(function).options(num_cpus=1, max_calls=1, max_retries=1).remote(*arguments)
+    reference = ray.remote(num_cpus=1, max_calls=1, max_retries=1)(function).remote(*arguments)
     try:
         while not ray.wait([reference], timeout=every_s)[0]:
             poll()
@@ -60,7 +60,7 @@ def run_task(function: Callable[..., R], *arguments: object, poll: Callable[[], 
 
 def start_task(function: Callable[..., R], *arguments: object) -> Task:
     """As `run_task`, but returns at once."""
-    return Task(ray.remote(function).options(num_cpus=1, max_calls=1, max_retries=1).remote(*arguments))
+    return Task(ray.remote(num_cpus=1, max_calls=1, max_retries=1)(function).remote(*arguments))
 
 
 class Task:

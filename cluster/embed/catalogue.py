@@ -9,7 +9,6 @@ from cluster.embed.remote import Limits, Prefixes
 from cluster.errors import ConfigError
 from cluster.model.manifest import VectorIdentity
 
-
 _NONE = Prefixes()
 
 

@@ -32,10 +32,10 @@ class OllamaWire:
     def vectors(self, reply: Any, count: int) -> list[Any]:
         """See `Wire.vectors`."""
         entries = reply.get("embeddings") if isinstance(reply, dict) else None
-        if not (isinstance(entries, list) and all(isinstance(entry, list) for entry in entries)):
-            raise ValueError("no list of embeddings in it")
-        if len(entries) != count:
-            raise ValueError(f"asked for {count} vectors, got {len(entries)}")
+        if not isinstance(entries, list) or len(entries) != count:
+            raise ValueError(
+                f"asked for {count} vectors, got {len(entries) if isinstance(entries, list) else 'no list of them'}"
+            )
         return entries
 
 
@@ -45,4 +45,4 @@ def ollama_embedder(settings: EmbedSettings, **options: Any) -> RemoteEmbedder:
     url = parse_url(settings.url or DEFAULT_URL)
     identity = model_identity("ollama", model, settings.dimensions)
     options.setdefault("limits", model_limits(model, settings.timeout_s))
-    return RemoteEmbedder(identity, OllamaWire(model), url, prefixes=model_prefixes(model), **options)
+    return RemoteEmbedder(identity, OllamaWire(model), url, secret=settings.api_key, prefixes=model_prefixes(model), **options)

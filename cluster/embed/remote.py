@@ -16,6 +16,7 @@ import logging
 import random
 import re
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -114,6 +115,8 @@ class RemoteEmbedder:
         # A proxy for the outside has nothing to do with a server on this machine.
         outside = base.host not in {"localhost", "127.0.0.1", "::1"}
         self._client = httpx.Client(transport=transport, trust_env=outside, follow_redirects=False)
+        # The port has no `close`: connections end with the embedder that nobody needs any more.
+        self.close = weakref.finalize(self, self._client.close)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.identity.key!r}, {self._address!r})"
@@ -137,10 +140,6 @@ class RemoteEmbedder:
     def embed_items(self, texts: Sequence[str]) -> EmbedReport:
         """As `embed`, with the reason for each row of NaN and the texts of which only a part was read."""
         return self._run(texts, self._prefixes.document, self.limits.budget_s)
-
-    def close(self) -> None:
-        """Closes the connections."""
-        self._client.close()
 
     def _run(self, texts: Sequence[str], prefix: str, budget_s: float) -> EmbedReport:
         call = _Call(vectors=no_vectors(len(texts), self.identity.dimensions), budget_s=budget_s)

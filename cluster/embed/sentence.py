@@ -81,11 +81,13 @@ def _load() -> tuple[Any, Any, int]:
     import onnxruntime
     import tokenizers
 
+    # Both are checked before the slow part.
+    model, words = verified_path(SENTENCE_MODEL), verified_path(SENTENCE_TOKENIZER)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(str(verified_path(SENTENCE_MODEL)), options, providers=["CPUExecutionProvider"])
-    tokenizer = tokenizers.Tokenizer.from_file(str(verified_path(SENTENCE_TOKENIZER)))
+    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    tokenizer = tokenizers.Tokenizer.from_file(str(words))
     tokenizer.no_padding()
     tokenizer.enable_truncation(MAX_TOKENS)
     return session, tokenizer, int(tokenizer.token_to_id("[UNK]") or 0)

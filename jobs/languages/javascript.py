@@ -99,7 +99,6 @@ class _Reader:
             "export_statement": self._export,
             "import_statement": self._import,
             "lexical_declaration": self._constants,
-            "object": self._object,
             "variable_declaration": self._constants,
             "variable_declarator": self._constant,
         }
@@ -125,9 +124,6 @@ class _Reader:
 
     def _comment(self, node: Node, _frame: _Frame) -> None:
         self._source.note_comment(node)
-
-    def _object(self, node: Node, frame: _Frame) -> None:
-        self._push(node.named_children, frame.plain())
 
     # --- declarations -------------------------------------------------------------------------------------------------------
 

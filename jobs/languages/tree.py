@@ -114,9 +114,11 @@ class SourceText:
     def comments_above(self, offset: int) -> tuple[int, list[str]]:
         """The comments that end directly above the line of `offset`, with no empty line between: their start and their texts.
 
-        The start is `offset` where there is none.
+        The start is `offset` where there is none, or where something else stands before `offset` on its line.
         """
         found: list[str] = []
+        if not self._is_first(offset):
+            return offset, found
         line = self.line(offset) - 1
         while (comment := self._comments.get(line - 1)) is not None:
             line, offset, end = comment

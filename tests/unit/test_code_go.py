@@ -103,6 +103,11 @@ def test_imports_reach_the_files_of_a_package_of_the_module() -> None:
         "internal/util/do.go": "package util\n",
         "tools/go.mod": 'module "example.com/shop/tools"\n',
         "tools/gen/gen.go": 'package gen\nimport "example.com/shop/tools/lib"\nimport "example.com/shopping/lib"\n',
+        "ping/lib/lib.go": "package lib\n",
+        "moved/go.mod": "module example.com/shop/plugins\n",
+        "moved/auth/auth.go": "package auth\n",
+        "plugins/auth/stale.go": "package auth\n",
+        "use.go": 'package main\nimport "example.com/shop/plugins/auth"\n',
         "tools/lib/lib.go": "package lib\n",
     }
     assert Linked(files).pairs("IMPORTS") == {
@@ -110,6 +115,7 @@ def test_imports_reach_the_files_of_a_package_of_the_module() -> None:
         ("main.go", "store/more.go"),
         ("store/store.go", "internal/util/do.go"),
         ("tools/gen/gen.go", "tools/lib/lib.go"),
+        ("use.go", "moved/auth/auth.go"),  # the module with the longest path owns the package
     }
 
 

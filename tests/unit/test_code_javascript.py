@@ -171,6 +171,13 @@ def test_object_methods_are_no_members_of_a_class_around_them() -> None:
     assert list(found) == ["A", "A.outer"]
 
 
+def test_a_comment_belongs_to_what_begins_the_line_below() -> None:
+    source = "/** Doc. */\nclass A { m() {} static x = () => { 1; } }\n"
+    found = symbols(extract("a.js", source))
+    assert {name: node.text.get("summary") for name, node in found.items()} == {"A": "Doc.", "A.m": None, "A.x": None}
+    assert_whole(extract("a.js", source, 30), source, 30)
+
+
 def test_a_syntax_error_is_named() -> None:
     source = "function a() {}\n\nfunction b( {\n\nfunction c() {}\n"
     found = extract("a.js", source)

@@ -285,6 +285,20 @@ def test_content_is_cut_where_nested_symbols_begin_and_the_rest_becomes_chunks()
     assert_whole(found, source, 200)
 
 
+def test_code_between_two_functions_is_the_document_s() -> None:
+    between = "for name in ('one', 'two', 'three'):\n    register(name, first)"
+    source = f"def first():\n    return 1\n\n\n{between}\n\n\ndef second():\n    return 2\n"
+    found = extract("m.py", source)
+    assert [(node.text.get("symbol"), node.text["content"]) for node in rows(found)] == [
+        ("first", "def first():\n    return 1"),
+        (None, between),
+        ("second", "def second():\n    return 2"),
+    ]
+    assert [(edge.from_id, edge.to_id) for edge in found.edges if edge.type == "HAS_CHUNK"] == [
+        (found.nodes[0].id, rows(found)[1].id)
+    ]
+
+
 def test_scraps_go_with_the_row_before_them() -> None:
     found = extract("wrap.py", "def wrap(f):\n    def inner():\n        return f()\n    return inner\n")
     assert [node.text["content"] for node in rows(found)] == [

@@ -102,7 +102,8 @@ def test_a_local_binding_hides_the_module_s() -> None:
         "def outer():\n    def f(): pass\n    return f()\n"
         "class C:\n    def f(self): pass\n    def g(self): f()\n"
         "def comprehension(): return [f for f in ()], f()\n"
-        "def declared():\n    global f\n    f()\n"
+        "def inside(): return [f() for f in ()]\n"
+        "def declared():\n    global f\n    f()\n    f = print\n"
         "def caught():\n    try: pass\n    except E as f: f()\n"
         "def matched(x):\n    match x:\n        case [f]: f()\n"
         "def lambdas(): return lambda f: f()\n"
@@ -110,6 +111,11 @@ def test_a_local_binding_hides_the_module_s() -> None:
     )
     calls = local(Linked({"m.py": source}).calls())
     assert calls == {("outer", "outer.f"), ("C.g", "f"), ("comprehension", "f"), ("declared", "f")}
+
+
+def test_a_class_body_sees_its_own_names_and_its_functions_do_not() -> None:
+    source = "class C:\n    def f(self): pass\n    table = [g for g in (f,)]\n    def h(self): return f\n"
+    assert local(Linked({"m.py": source}).pairs("REFERENCES")) == {("C", "C.f")}
 
 
 def test_what_is_bound_twice_is_less_than_certain() -> None:
@@ -178,10 +184,10 @@ def test_the_standard_library_is_not_a_file_of_the_same_name() -> None:
 def test_endless_chains_end() -> None:
     chain = {f"m{number}.py": f"from m{number + 1} import x\n" for number in range(300)}
     Linked({**chain, "m300.py": "def x(): pass\n", "main.py": "from m0 import x\nx()\n"})
-    own_base = {"a.py": "from b import Foo\nclass Foo(Foo.Base): pass\nFoo.thing()\n", "b.py": "from a import Foo\n"}
-    Linked(own_base)
+    own_base = "from b import Foo\nclass Foo(Foo.A, Foo.B, Foo.C): pass\nFoo.thing()\n"
+    Linked({"a.py": own_base, "b.py": "from a import Foo\n"})
     bases = "class C0: pass\n" + "".join(f"class C{number}(C{number - 1}.X): pass\n" for number in range(1, 400))
-    Linked({"bases.py": bases + "C399.X()\n"})
+    Linked({"a.py": "from bases import C399\nC399.X()\n", "bases.py": bases})
     Linked({"a.py": "from b import *\nx()\n", "b.py": "from c import *\n", "c.py": "from a import *\nfrom b import *\n"})
     Linked({"loop.py": "a = b\nb = a\na()\n"})
 

@@ -240,6 +240,14 @@ def test_a_cap_on_the_tokens_of_a_request_is_found(fill: str, provider: str, ser
     assert_nothing_refused_was_sent_again(server)
 
 
+def test_a_text_too_long_may_be_called_a_server_error(provider: str, server: EmbeddingServer, clock: Time) -> None:
+    answer = refusal(provider, 500, "the input length exceeds the context length")
+    server.fault = lambda _path, body: answer if max(len(text) for text in body["input"]) > 1000 else "normal"
+    report = connect(provider, server, clock).embed_items(["short", "a" * 1100])
+    assert list(report.shortened) == [1]
+    assert clock.slept == []
+
+
 def test_texts_at_the_limit_are_embedded_and_one_token_more_is_cut(provider: str, server: EmbeddingServer, clock: Time) -> None:
     server.max_item_tokens = 100
     texts = ["a" * (4 * tokens) for tokens in (99, 100, 101)]

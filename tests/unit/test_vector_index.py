@@ -282,11 +282,36 @@ def test_scores_are_cosines_not_distances(opened: Callable[..., VectorIndex]) ->
     assert scores.min() >= -1.0
 
 
-def test_among_equal_vectors_the_lowest_rows_win(opened: Callable[..., VectorIndex]) -> None:
-    index = opened(unit([[1, 0]] * 200 + [[0, 1]]))
-    for selection in (None, index.prepare(np.arange(201) % 2 == 1)):
-        rows, _ = index.search(np.array([[1, 0]], np.float32), [selection], 10)[0]
-        assert rows.tolist() == (list(range(10)) if selection is None else list(range(1, 20, 2)))
+@pytest.mark.parametrize("graph_threshold", [0, 10_000])
+@pytest.mark.parametrize("queries", [1, 16])
+@pytest.mark.parametrize("k", [10, 150])
+def test_among_equal_vectors_the_lowest_rows_win(
+    k: int, queries: int, graph_threshold: int, opened: Callable[..., VectorIndex], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = clustered(1, 64, seed=8)
+    index = opened(np.concatenate([clustered(300, 64, seed=2), np.tile(one, (1200, 1))]), graph_threshold=graph_threshold)
+    odd = np.arange(1500) % 2 == 1
+    gathered = index.prepare(odd)
+    monkeypatch.setattr(module, "GATHER_BYTES", 0)
+    selections = [None, index.prepare(odd)]
+    if graph_threshold:
+        selections.append(gathered)
+    else:
+        monkeypatch.setattr(VectorIndex, "plan", lambda *_: Plan.GRAPH)
+    for selection in selections:
+        expected = range(300, 1500) if selection is None else range(301, 1500, 2)
+        for rows, scores in index.search(np.tile(one, (queries, 1)), [selection] * queries, k):
+            assert rows.tolist() == list(expected)[:k]
+            assert len(set(scores.tolist())) == 1
+
+
+def test_a_cosine_is_never_above_one(opened: Callable[..., VectorIndex]) -> None:
+    vectors = clustered(300, 384, seed=7)
+    # What is clipped: float32's sums of squares of unit vectors are above 1 now and then.
+    assert np.einsum("ij,ij->i", vectors, vectors).max() > 1
+    found = opened(vectors).search(vectors, [None] * 300, 1)
+    assert [rows.tolist() for rows, _ in found] == [[row] for row in range(300)]
+    assert max(scores[0] for _, scores in found) <= 1
 
 
 def test_neither_batching_nor_the_filter_shows_in_a_score(

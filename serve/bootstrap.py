@@ -56,7 +56,8 @@ def serve_command(config: Config, *, index: Path | None, project: str | None, js
     signal.signal(signal.SIGTERM, _interrupt)
     key_file = ensure_key(config)
     run_dir = machine.run_dir_of(config.data_dir)
-    ingress = stack.planned_ingress(config)
+    ports = machine.Ports()
+    ingress = stack.planned_ingress(config, ports)
     name = None if index is None else project or default_project(index)
     say = _Say(quiet=json)
     say(f"starting Ray on {_cpus(config)} CPUs")
@@ -75,6 +76,7 @@ def serve_command(config: Config, *, index: Path | None, project: str | None, js
             _stay(config, stack)
     finally:
         machine.state_path(config.data_dir).unlink(missing_ok=True)
+        ports.close()
 
 
 def absolute(config: Config) -> Config:

@@ -15,33 +15,29 @@ from ray.exceptions import RayError
 
 from cluster.config import Config
 from cluster.errors import UnavailableError
-from serve.machine import free_port
 
 log = logging.getLogger(__name__)
 
 APPLICATION = "raycall"
 
 
-def ingress_environment(run_dir: Path, *, ha_proxy: bool) -> dict[str, str]:
-    """The environment that Ray must be started with for the wished ingress: its processes read it when they are made.
+def ingress_environment(run_dir: Path, ports: range) -> dict[str, str]:
+    """The environment that Ray must be started with for HAProxy in front: its processes read it when they are made.
 
-    Every file and port of HAProxy is our own, so that two servers of one machine do not meet.
+    Every file is in `run_dir` and every port one of `ports`, so that two servers of one machine do not meet.
     """
-    if not ha_proxy:
-        return {"RAY_SERVE_ENABLE_HA_PROXY": "0"}
-    first = free_port("127.0.0.1", 0)
     return {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(run_dir / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(run_dir / "haproxy.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(run_dir),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(run_dir / "haproxy.state"),
-        "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port("127.0.0.1", 0)),
-        "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port("127.0.0.1", 0)),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(ports[0]),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(ports[1]),
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "5",
-        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(min(first + 200, 65_000)),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(ports[2]),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(ports[-1]),
     }
 
 

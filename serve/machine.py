@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -12,11 +14,15 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO
 
-from cluster.errors import ConflictError, UsageError
+from cluster.errors import ConflictError, UnavailableError, UsageError
 
 #: Ports after the wished one that are tried before any free one is taken.
 NEXT_PORTS = 20
+#: Where the ports lie that are not for clients (below those that the kernel gives to outgoing connections), and how many one
+#: server takes: two of HAProxy's, and one for each replica that is up or being replaced.
+INNER_FIRST, INNER_LAST, INNER_PORTS = 20_000, 30_000, 50
 #: Seconds that a leftover process has to end after SIGTERM.
 GRACE_S = 3.0
 
@@ -69,24 +75,68 @@ def run_dir_of(data_dir: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"raycall-{os.getuid()}-{token}"
 
 
-def free_port(host: str, wished: int) -> int:
-    """`wished` if it is free on `host`, else one of the next, else any; raises UsageError when `host` is no address of ours."""
-    candidates = [0] if wished == 0 else [*range(wished, min(wished + NEXT_PORTS, 65_536)), 0]
-    for port in candidates:
+class Ports:
+    """The ports of one server, held against other servers of this user until `close`.
+
+    HAProxy and Ray Serve bind with SO_REUSEPORT: two servers that chose the same port would both get it, without an error, and
+    answer each other's requests. So a port is only taken together with the lock on its name, which the kernel frees when the
+    holder dies; and a port on which anything listens already, such as what a killed server left, is passed over.
+    """
+
+    def __init__(self) -> None:
+        self._locks: list[IO[str]] = []
+
+    def public(self, host: str, wished: int) -> int:
+        """`wished` if it is free on `host`, else one of the next, else any; UsageError when `host` is no address of ours."""
+        candidates = range(wished, min(wished + NEXT_PORTS, 65_536)) if wished else ()
+        for port in (*candidates, *(0 for _ in range(NEXT_PORTS))):
+            found = _bindable(host, port)
+            if found is not None and self._lock(f"port-{found}"):
+                return found
+        raise UsageError(f"no free port on {host}", field="http.port")
+
+    def inner(self) -> range:
+        """INNER_PORTS ports on the loopback address for what is not meant for clients. UnavailableError when there are none."""
+        for first in range(INNER_FIRST, INNER_LAST, INNER_PORTS):
+            ports = range(first, first + INNER_PORTS)
+            if self._lock(f"ports-{first}"):
+                if all(_bindable("127.0.0.1", port) is not None for port in ports):
+                    return ports
+                self._locks.pop().close()
+        raise UnavailableError("no free ports on the loopback address")
+
+    def close(self) -> None:
+        """Lets the ports go."""
+        while self._locks:
+            self._locks.pop().close()
+
+    def _lock(self, name: str) -> bool:
+        file = (Path(tempfile.gettempdir()) / f"raycall-{os.getuid()}-{name}.lock").open("w")
         try:
-            with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((host, port))
-                return int(probe.getsockname()[1])
-        except socket.gaierror as error:
-            raise UsageError(f"cannot listen on {host}:{wished}: no such address", field="http.host") from error
-        except OSError as error:
-            if error.errno not in _TAKEN:
-                raise UsageError(f"cannot listen on {host}:{wished}: {error.strerror}", field="http.host") from error
-    raise UsageError(f"no free port on {host}", field="http.port")
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            return False
+        self._locks.append(file)
+        return True
 
 
-_TAKEN = {13, 98}  # EACCES, EADDRINUSE
+def _bindable(host: str, port: int) -> int | None:
+    """The port (the one that the kernel chose for 0) if nothing listens on it; raises UsageError when `host` is not ours."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            return int(probe.getsockname()[1])
+    except socket.gaierror as error:
+        raise UsageError(f"cannot listen on {host}:{port}: no such address", field="http.host") from error
+    except OSError as error:
+        if error.errno in _TAKEN:
+            return None
+        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}", field="http.host") from error
+
+
+_TAKEN = {errno.EACCES, errno.EADDRINUSE}
 
 
 def end_leftovers(run_dir: Path) -> list[int]:

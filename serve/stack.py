@@ -84,6 +84,8 @@ class Ingress:
 
     host: str
     port: int
+    #: Ports on the loopback address for what stands behind the ingress.
+    inner: range
     ha_proxy: bool
     #: Why HAProxy is not in front although the configuration wants it; None where it is, or is not wanted.
     fallback: str | None = None
@@ -95,16 +97,21 @@ class Ingress:
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
 
-def planned_ingress(config: Config) -> Ingress:
-    """The ingress that this machine can give, on a port that is free now."""
+def planned_ingress(config: Config, ports: machine.Ports) -> Ingress:
+    """The ingress that this machine can give, on ports that are ours as long as `ports` holds them."""
     problem = ha_proxy_problem() if config.ingress.ha_proxy else None
-    port = machine.free_port(config.http.host, config.http.port)
-    return Ingress(host=config.http.host, port=port, ha_proxy=config.ingress.ha_proxy and problem is None, fallback=problem)
+    return Ingress(
+        host=config.http.host,
+        port=ports.public(config.http.host, config.http.port),
+        inner=ports.inner(),
+        ha_proxy=config.ingress.ha_proxy and problem is None,
+        fallback=problem,
+    )
 
 
 def environment_for(ingress: Ingress, run_dir: Path) -> dict[str, str]:
     """What Ray must be started with for `ingress`."""
-    return ingress_environment(run_dir, ha_proxy=ingress.ha_proxy)
+    return ingress_environment(run_dir, ingress.inner) if ingress.ha_proxy else {"RAY_SERVE_ENABLE_HA_PROXY": "0"}
 
 
 def start_application(config: Config, ingress: Ingress) -> None:

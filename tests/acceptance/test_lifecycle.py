@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -16,6 +17,16 @@ import pytest
 
 from tests.support.repository import commit_all, make_repository
 from tests.support.server import RAYCALL, Server, clean_env, processes_naming, raycall
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Iterator[Server]:
+    """A server whose parts these tests may kill."""
+    running = Server(tmp_path_factory.mktemp("killed"), "--index", str(repository))
+    try:
+        yield running
+    finally:
+        running.stop()
 
 
 def rows(data_dir: Path, project: str) -> dict[str, int]:

@@ -48,8 +48,8 @@ def test_a_hit_says_where_it_is_and_why(server: Server) -> None:
     assert hit["scores"]["bm25"] > 0
     assert -1 <= hit["scores"]["vector"] <= 1
     assert math.isclose(hit["score"], 0.7 * hit["scores"]["vector"] + 0.3 * hit["scores"]["bm25_scaled"], rel_tol=1e-6)
-    start, end = hit["snippet"]["matches"][0]
-    assert "pressure" in hit["snippet"]["text"][start:end].lower()
+    shown = [hit["snippet"]["text"][start:end].lower() for start, end in hit["snippet"]["matches"]]
+    assert {"check", "pressure"} <= set(shown)
 
 
 def test_the_disclosure_adds_up(server: Server) -> None:
@@ -150,9 +150,9 @@ def test_a_blank_question_is_refused(server: Server, query: str | None) -> None:
 
 
 def test_a_huge_question_is_answered_with_what_was_cut_named(server: Server) -> None:
-    words = " ".join(f"word{number}" for number in range(9_000)) + " calibration"
+    words = " ".join(f"word{number}" for number in range(9_000)) + " overpressureerror"
     answer = server.search(words)
-    assert paths(answer)[0] == "README.md"
+    assert {hit["path"] for hit in answer["hits"] if hit["scores"]["bm25"]} == {"src/pump/controller.py"}
     assert "query_terms_cut" in {note["code"] for note in answer["disclosure"]["degradations"]}
     assert server.request("POST", "/v1/search", {"query": "x" * 200_000}).status == 413
 
@@ -221,7 +221,7 @@ def test_an_agent_finds_only_what_is_tagged_for_it(server: Server) -> None:
 def test_a_revoked_key_stops_working(server: Server) -> None:
     made = json.loads(raycall(server.data_dir, "keys", "create", "short", "--json").stdout)
     assert server.request("GET", "/v1/status", key=made["secret"]).status == 200
-    assert raycall(server.data_dir, "keys", "revoke", made["key_id"]).returncode == 0
+    assert raycall(server.data_dir, "keys", "revoke", made["id"]).returncode == 0
     server.until("the revocation", lambda: server.request("GET", "/v1/status", key=made["secret"]).status == 401, timeout=10)
 
 

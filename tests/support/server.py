@@ -21,9 +21,12 @@ START_TIMEOUT_S = 240.0
 
 
 def clean_env(data_dir: Path, **settings: str) -> dict[str, str]:
-    """The environment of a command: ours, without settings of whoever runs the tests, and with `settings`."""
+    """The environment of a command: ours, without settings of whoever runs the tests, and with `settings`.
+
+    One model only, so that nothing is embedded in the background, and a deadline that a busy machine keeps.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RAYCALL_")}
-    return {**kept, "RAYCALL_DATA_DIR": str(data_dir), "RAYCALL_EMBED_THEN": "", **settings}
+    return {**kept, "RAYCALL_DATA_DIR": str(data_dir), "RAYCALL_EMBED_THEN": "", "RAYCALL_SEARCH_DEADLINE_S": "20", **settings}
 
 
 def raycall(data_dir: Path, *arguments: str, timeout: float = 240, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -129,6 +132,9 @@ class Server:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             raise
+        finally:
+            if self.process.stdout is not None:
+                self.process.stdout.close()
 
 
 def processes_naming(text: str) -> list[str]:

@@ -36,7 +36,9 @@ def ingress_environment(run_dir: Path, ports: range) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_STATS_PORT": str(ports[1]),
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "5",
-        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(ports[2]),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(ports[2]),
+        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(ports[3]),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(ports[4]),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(ports[-1]),
     }
 

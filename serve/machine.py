@@ -21,7 +21,7 @@ from cluster.errors import ConflictError, UnavailableError, UsageError
 #: Ports after the wished one that are tried before any free one is taken.
 NEXT_PORTS = 20
 #: Where the ports lie that are not for clients (below those that the kernel gives to outgoing connections), and how many one
-#: server takes: two of HAProxy's, and one for each replica that is up or being replaced.
+#: server takes: HAProxy's, the fallback proxy's, and one for each replica that is up or being replaced.
 INNER_FIRST, INNER_LAST, INNER_PORTS = 20_000, 30_000, 50
 #: Seconds that a leftover process has to end after SIGTERM.
 GRACE_S = 3.0
@@ -111,7 +111,9 @@ class Ports:
             self._locks.pop().close()
 
     def _lock(self, name: str) -> bool:
-        file = (Path(tempfile.gettempdir()) / f"raycall-{os.getuid()}-{name}.lock").open("w")
+        folder = Path(tempfile.gettempdir()) / f"raycall-{os.getuid()}-locks"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        file = (folder / name).open("w")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -14,6 +14,7 @@ from ray.exceptions import RayActorError, RayError
 
 from cluster.errors import RaycallError, ShardError, UnavailableError
 from cluster.model.query import LegAnswer, LexicalQuery, PartitionFailure, Pins, TermStatistics, VectorQuery
+from cluster.telemetry import configure_file
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,10 @@ class ShardSettings:
     root: Path
     #: All shards of this kind, for placement.
     shards: tuple[str, ...]
+    #: Folder of the shards' logs, and how they are written.
+    logs: Path
+    log_level: str = "info"
+    log_format: str = "text"
     threads: int = 1
     #: Heap of the JVM in MiB; lexical shards only.
     heap_mib: int = 512
@@ -39,6 +44,7 @@ class LexicalShardActor:
     def __init__(self, name: str, settings: ShardSettings) -> None:
         from actors.opening import open_lexical_shard
 
+        _log_to_file(name, settings)
         self._shard = open_lexical_shard(name, settings.root, settings.shards, settings.heap_mib)
 
     def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
@@ -60,6 +66,7 @@ class VectorShardActor:
     def __init__(self, name: str, settings: ShardSettings) -> None:
         from actors.opening import open_vector_shard
 
+        _log_to_file(name, settings)
         self._shard = open_vector_shard(name, settings.root, settings.shards, settings.threads)
 
     def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
@@ -70,6 +77,10 @@ class VectorShardActor:
 
     def process_id(self) -> int:
         return os.getpid()
+
+
+def _log_to_file(name: str, settings: ShardSettings) -> None:
+    configure_file(settings.log_level, settings.log_format, settings.logs / f"{name}.log")
 
 
 def start_shards(actor_class: type, names: Sequence[str], settings: ShardSettings) -> None:

@@ -112,7 +112,6 @@ class Search:
     deadline_s: float = _setting(2.0, "Longest time for one answer; what is late is left out and stated.", low=0.05, high=300.0)
     max_batch: int = _setting(64, "Questions of one batch to a shard.", low=1, high=4096)
     max_related: int = _setting(20, "Related nodes of one hit.", low=0, high=100)
-    statistics: str = _setting("visible", "Over which rows BM25 takes its statistics by default.", choices=("visible", "all"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

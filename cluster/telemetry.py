@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import logging.handlers
 import sys
 import time
+from pathlib import Path
 from typing import TextIO
 
 #: The packages whose records are ours. Others' are shown from warning up.
@@ -18,9 +20,25 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {0x2028: "\\u2028", 0x2029: "\\u2029"}
 
 
+#: Size from which a log file is put aside, in bytes, and how many such are kept.
+FILE_BYTES = 10 * 1024 * 1024
+FILES_KEPT = 3
+
+
 def configure(level: str, form: str, stream: TextIO | None = None) -> None:
     """Sends records to `stream` (stderr by default), from `level` up, as `form`: "text" or "json". May be called again."""
-    handler: logging.Handler = _StderrHandler() if stream is None else logging.StreamHandler(stream)
+    _install(_StderrHandler() if stream is None else logging.StreamHandler(stream), level, form)
+
+
+def configure_file(level: str, form: str, path: Path) -> None:
+    """As `configure`, into a file of this process's own: for processes whose stderr nobody reads. Bounded in size."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _install(
+        logging.handlers.RotatingFileHandler(path, maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8"), level, form
+    )
+
+
+def _install(handler: logging.Handler, level: str, form: str) -> None:
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     root = logging.getLogger()
     for old in [old for old in root.handlers if getattr(old, "raycall", False)]:
@@ -48,8 +66,8 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """What `extra` added to a record: `action` first, then the rest by name."""
-    found = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    """What `extra` added to a record: `action` first, then the rest by name. Libraries' own (`_name`) are left out."""
+    found = {name: value for name, value in vars(record).items() if name not in _STANDARD and name[0] != "_"}
     return dict(sorted(found.items(), key=lambda item: (item[0] != "action", item[0])))
 
 

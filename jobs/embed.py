@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping
 
+from cluster.embed.batching import embed_cached
 from cluster.model.ids import content_hash
 from cluster.model.nodes import Node
 from cluster.ports import Embedder, VectorCache
 
+log = logging.getLogger(__name__)
+
+#: Texts that are embedded before their vectors are let go.
+BLOCK = 4096
+
 #: Text properties in the order in which they are embedded: what names the node first, since models cut long texts at the end.
 EMBEDDED_PROPERTIES = ("title", "symbol", "path", "summary", "content")
-
-#: Nodes whose vectors are looked up, computed and stored together; a killed job loses at most this many.
-CHECKPOINT = 256
 
 
 def embedding_text(node: Node) -> str:
@@ -30,40 +34,25 @@ def fill_cache(
     embedder: Embedder,
     cache: VectorCache,
     progress: Callable[[int], None] = lambda _done: None,
-) -> int:
-    """Embeds what the cache lacks, in checkpoints, and returns how many texts have no vector.
+) -> Mapping[str, str]:
+    """Embeds what the cache lacks; returns why each text that has no vector has none, by content hash.
 
-    `progress` is told the number of nodes done so far. Raises EmbedderError when the embedder is gone; what was embedded
-    until then is kept, so a later run goes on from there.
+    `progress` is told the number of distinct texts done so far. Raises EmbedderError when the embedder is gone; what was
+    embedded until then is kept, so a later run goes on from there.
     """
-    done = 0
-    missing = 0
-    for block in _blocks(nodes, CHECKPOINT):
-        missing += _embed_block(block, embedder, cache)
-        done += len(block)
-        progress(done)
-    return missing
+    texts = {content_hash(text): text for node in nodes if (text := embedding_text(node))}
+    failures: dict[str, str] = {}
+    hashes = list(texts)
+    for start in range(0, len(hashes), BLOCK):
+        # In blocks, since the vectors themselves are not wanted here and would fill the memory.
+        block = {key: texts[key] for key in hashes[start : start + BLOCK]}
+        failures |= embed_cached(embedder, cache, block, _after(start, progress)).failures
+    if failures:
+        reasons = sorted(set(failures.values()))[:3]
+        extra = {"action": "texts_without_vector", "texts": len(failures), "reasons": reasons}
+        log.warning("some texts have no vector; they are found by their words alone", extra=extra)
+    return failures
 
 
-def _embed_block(block: Sequence[Node], embedder: Embedder, cache: VectorCache) -> int:
-    texts = {content_hash(text): text for node in block if (text := embedding_text(node))}
-    known = cache.get(embedder.identity, list(texts))
-    wanted = [(key, text) for key, text in texts.items() if key not in known]
-    if not wanted:
-        return 0
-    vectors = embedder.embed([text for _, text in wanted])
-    # A row of NaN says that the text has no vector: it stays out of the cache and of the index, and is found by its words.
-    usable = {key: vector for (key, _), vector in zip(wanted, vectors, strict=True) if vector[0] == vector[0]}
-    cache.put(embedder.identity, usable)
-    return len(wanted) - len(usable)
-
-
-def _blocks(nodes: Iterable[Node], size: int) -> Iterable[list[Node]]:
-    block: list[Node] = []
-    for node in nodes:
-        block.append(node)
-        if len(block) == size:
-            yield block
-            block = []
-    if block:
-        yield block
+def _after(start: int, progress: Callable[[int], None]) -> Callable[[int], None]:
+    return lambda done: progress(start + done)

@@ -43,6 +43,11 @@ def progress_folder(config: Config) -> Path:
     return config.data_dir / "progress"
 
 
+def log_file(config: Config, process: str) -> Path:
+    """The log file of a process whose stderr nobody reads; `process` names its kind, for example "http" or "lexical-0"."""
+    return config.data_dir / "logs" / f"{process}.log"
+
+
 def open_store(config: Config) -> GraphStore:
     """The graph store of the configured account; made if it is not there yet."""
     from cluster.graph.sqlite import SqliteGraphStore

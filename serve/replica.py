@@ -11,11 +11,11 @@ from actors.remote import clients
 from actors.router import Router, RouterSettings
 from cluster.config import Config
 from cluster.model.access import Principal
-from cluster.model.query import Statistics
 from cluster.ports import Embedder, GraphStore
 from cluster.storage import GenerationStore
+from cluster.telemetry import configure_file
 from jobs.progress import all_progress
-from jobs.setup import SystemClock, first_and_target, generations_root, open_store, progress_folder
+from jobs.setup import SystemClock, first_and_target, generations_root, log_file, open_store, progress_folder
 from jobs.tasks import REFINE
 from serve.router_legs import RouterLegs
 
@@ -44,6 +44,7 @@ def build_app(config: Config) -> Any:
     from serve.keys import Keys
     from serve.retrieval import Retrieval
 
+    configure_file(config.log.level, config.log.format, log_file(config, "http"))
     clock = SystemClock()
     store = open_store(config)
     router = make_router(config)
@@ -154,7 +155,6 @@ class Status:
             "key_id": principal.key_id,
             "projects": projects,
             "ingress": {"ha_proxy": self._config.ingress.ha_proxy, "micro_batching": self._config.ingress.micro_batching},
-            "statistics": Statistics(self._config.search.statistics).value,
         }
 
 

@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from actors.remote import (
@@ -28,7 +28,7 @@ from cluster.config import Config
 from cluster.errors import RaycallError, UnavailableError
 from cluster.storage import GenerationStore
 from jobs.remote import Task, start_task
-from jobs.setup import generations_root
+from jobs.setup import generations_root, log_file
 from jobs.tasks import refine
 from serve import machine
 from serve.deployment import ha_proxy_problem, ingress_environment, start_serving
@@ -65,12 +65,18 @@ def running_ray(config: Config, run_dir: Path, environment: dict[str, str]) -> I
 
 def start_all_shards(config: Config) -> None:
     """Starts the shard actors and waits until they are up."""
-    root = generations_root(config).resolve()
-    heap_mib = config.shards.jvm_heap_bytes // 1024**2
     lexical, vector = lexical_names(config), vector_names(config)
-    threads = config.shards.vector_threads
-    start_shards(LexicalShardActor, lexical, ShardSettings(root=root, shards=lexical, heap_mib=heap_mib))
-    start_shards(VectorShardActor, vector, ShardSettings(root=root, shards=vector, threads=threads))
+    common = ShardSettings(
+        root=generations_root(config).resolve(),
+        shards=lexical,
+        logs=log_file(config, "shard").parent,
+        log_level=config.log.level,
+        log_format=config.log.format,
+        heap_mib=config.shards.jvm_heap_bytes // 1024**2,
+        threads=config.shards.vector_threads,
+    )
+    start_shards(LexicalShardActor, lexical, common)
+    start_shards(VectorShardActor, vector, replace(common, shards=vector))
 
 
 def stop_all_shards(config: Config) -> None:

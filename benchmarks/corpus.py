@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 import shutil
+import sqlite3
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
 
 #: Installed packages whose Python sources are the corpus; all are in the lock file, so it is the same everywhere.
-PACKAGES = ("ray", "hypothesis", "aiohttp", "fastapi", "rich", "pydantic", "networkx", "mypy", "google")
+PACKAGES = ("ray", "hypothesis", "aiohttp", "fastapi", "rich", "pydantic", "mypy", "google")
+#: Smaller files are empty package markers.
+LEAST_BYTES = 200
 WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]{3,}")
 
 
 def make_corpus(folder: Path, files: int) -> Path:
-    """Copies the first `files` Python files of PACKAGES, by name, into `folder`; does nothing when it is there already."""
+    """Copies `files` Python files of PACKAGES into `folder`, a mix of all of them; does nothing when it is there already."""
     if folder.is_dir():
         return folder
     part = folder.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     root = Path(sysconfig.get_paths()["purelib"])
-    for number, path in enumerate(_sources(root)):
-        if number == files:
-            break
+    for path in _sources(root)[:files]:
         target = part / path.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
@@ -31,11 +32,20 @@ def make_corpus(folder: Path, files: int) -> Path:
     return folder
 
 
-def _sources(root: Path) -> Iterator[Path]:
-    for package in PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
-            if path.stat().st_size > 200:
-                yield path
+def _sources(root: Path) -> list[Path]:
+    """All candidates in an order that is the same everywhere and mixes the packages."""
+    found = [path for package in PACKAGES for path in (root / package).rglob("*.py") if path.stat().st_size > LEAST_BYTES]
+    return sorted(found, key=lambda path: hashlib.blake2b(path.relative_to(root).as_posix().encode()).digest())
+
+
+def stored_texts(data_dir: Path) -> list[str]:
+    """The content of every row that has one, in the order of the ids."""
+    database = sqlite3.connect(f"file:{data_dir / 'graph.sqlite'}?mode=ro", uri=True)
+    try:
+        rows = database.execute("SELECT json_extract(text, '$.content') FROM nodes WHERE deleted_at IS NULL ORDER BY id")
+        return [text for (text,) in rows if text]
+    finally:
+        database.close()
 
 
 def questions(texts: list[str], count: int, words: int = 5) -> list[str]:

@@ -13,11 +13,13 @@ from typing import Any
 
 from cluster.config import Config
 from cluster.errors import RaycallError
-from jobs.setup import SystemClock, open_store
+from cluster.storage import GenerationStore
+from jobs.setup import SystemClock, generations_root, open_store
 from jobs.walk import default_project, walk
 from serve import machine
 from serve.indexing import HerePool, Indexed, RayPool, index_folder, ingest_options
 from serve.keys import Keys
+from serve.refiner import Refiner
 
 #: phase, done, total
 Progress = Callable[[str, int, int | None], None]
@@ -191,7 +193,11 @@ class _Say:
 
 def _stay(config: Config, stack: Any) -> None:
     """Looks after the background work until the process is interrupted."""
-    refiner = stack.Refiner(config)
+    refiner = Refiner(
+        generations=GenerationStore(generations_root(config)),
+        start=lambda project: stack.refine_in_background(config, project),
+        clock=SystemClock(),
+    )
     try:
         while True:
             refiner.step()

@@ -141,8 +141,8 @@ def _bindable(host: str, port: int) -> int | None:
 _TAKEN = {errno.EACCES, errno.EADDRINUSE}
 
 
-def end_leftovers(run_dir: Path) -> list[int]:
-    """Ends every process whose command line names `run_dir`; returns their ids.
+def end_leftovers(run_dir: Path, grace_s: float = GRACE_S) -> list[int]:
+    """Ends every process whose command line or environment names `run_dir`; returns their ids.
 
     A server that was killed could not take its helpers along. The folder belongs to one data folder, so nothing else names it.
     """
@@ -150,7 +150,7 @@ def end_leftovers(run_dir: Path) -> list[int]:
     for pid in found:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-    until = time.monotonic() + GRACE_S
+    until = time.monotonic() + grace_s
     while time.monotonic() < until and _processes_naming(str(run_dir)):
         time.sleep(0.05)
     for pid in _processes_naming(str(run_dir)):

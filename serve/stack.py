@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import shutil
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from actors.remote import (
@@ -25,8 +24,7 @@ from actors.remote import (
     stop_shards,
 )
 from cluster.config import Config
-from cluster.errors import RaycallError, UnavailableError
-from cluster.storage import GenerationStore
+from cluster.errors import UnavailableError
 from jobs.remote import Task, start_task
 from jobs.setup import generations_root, log_file
 from jobs.tasks import refine
@@ -34,12 +32,8 @@ from serve import machine
 from serve.deployment import ha_proxy_problem, ingress_environment, start_serving
 from serve.replica import build_app, lexical_names, vector_names
 
-log = logging.getLogger(__name__)
-
 #: Seconds that the application has to answer its health check after it was deployed.
 READY_TIMEOUT_S = 60.0
-#: Seconds until a refinement that failed (a model service that is down) is tried again.
-RETRY_AFTER_S = 30.0
 
 
 @contextlib.contextmanager
@@ -139,49 +133,6 @@ def _healthy(url: str) -> bool:
         return False
 
 
-@dataclass(slots=True)
-class Refiner:
-    """Runs the better embedder over one project at a time, in the background, until every served generation has it."""
-
-    config: Config
-    _task: Task | None = None
-    _project: str = ""
-    #: project -> the generation that a refinement ended with: it is looked at again when another is served.
-    _settled: dict[str, str | None] = field(default_factory=dict)
-    #: Before this time (monotonic seconds) nothing is tried again after a failure.
-    _not_before: float = 0.0
-
-    def step(self) -> None:
-        """Looks after the running refinement and starts the next; to be called again and again."""
-        generations = GenerationStore(generations_root(self.config))
-        if self._task is not None:
-            if not self._task.done():
-                return
-            self._end(generations)
-        if time.monotonic() < self._not_before:
-            return
-        for project in generations.projects():
-            served = generations.pointer(project).generation
-            if self._settled.get(project, "") != served:
-                self._project = project
-                self._task = start_task(refine, self.config, project)
-                return
-
-    def stop(self) -> None:
-        """Ends the running refinement; what it embedded is kept."""
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
-
-    def _end(self, generations: GenerationStore) -> None:
-        task, self._task = self._task, None
-        served = generations.pointer(self._project).generation
-        try:
-            manifest = task.result() if task is not None else None
-        except RaycallError as error:
-            extra = {"action": "refine_failed", "project": self._project}
-            log.warning("the better embedder could not be used: %s", error.detail, extra=extra)
-            self._not_before = time.monotonic() + RETRY_AFTER_S
-            return
-        # A generation that was published meanwhile is not the one that was refined: it is looked at again.
-        self._settled[self._project] = served if manifest is None else manifest.generation
+def refine_in_background(config: Config, project: str) -> Task:
+    """Starts the refinement of one project on Ray."""
+    return start_task(refine, config, project)

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from actors.router import Router, RouterSettings
+from cluster.errors import EmbedderError
+from cluster.model.manifest import VectorIdentity
+from cluster.storage import GenerationStore
+from jobs.setup import SystemClock
+from serve.router_legs import RouterLegs
+from tests.unit.test_build import FIRST, TARGET, Embedder
+
+
+class Blocking(Embedder):
+    """Embeds when it is let."""
+
+    def __init__(self, identity: VectorIdentity) -> None:
+        super().__init__(identity)
+        self.error: Exception | None = None
+
+    def embed_query(self, texts: Sequence[str]) -> np.ndarray:
+        if self.error is not None:
+            raise self.error
+        return self.embed(texts)
+
+
+def make_legs(folder: Path, *embedders: Embedder) -> RouterLegs:
+    router = Router(GenerationStore(folder), "acme", {}, {}, RouterSettings())
+    return RouterLegs(router, embedders, SystemClock(), max_batch=8, embed_timeout_s=5)
+
+
+def soon() -> float:
+    return time.monotonic() + 5
+
+
+async def test_a_question_is_embedded_once_with_the_identity_that_was_asked_for(tmp_path: Path) -> None:
+    first, target = Embedder(FIRST), Embedder(TARGET)
+    legs = make_legs(tmp_path, first, target)
+    one = await legs.embed("pump", TARGET, soon())
+    two = await legs.embed("pump", TARGET, soon())
+    assert one is two
+    assert (first.asked, target.asked) == ([], ["pump"])
+    await legs.embed("pump", FIRST, soon())
+    assert first.asked == ["pump"]
+
+
+async def test_a_text_without_a_vector_is_no_error(tmp_path: Path) -> None:
+    assert await make_legs(tmp_path, Embedder(FIRST)).embed("unknown", FIRST, soon()) is None
+
+
+async def test_an_identity_that_no_embedder_makes_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EmbedderError, match="test/target/4"):
+        await make_legs(tmp_path, Embedder(FIRST)).embed("pump", TARGET, soon())
+
+
+@pytest.mark.parametrize("error", [EmbedderError("refused"), RuntimeError("internal path /secret")])
+async def test_a_failure_is_an_embedder_error_without_foreign_details_and_the_next_question_is_tried(
+    tmp_path: Path, error: Exception
+) -> None:
+    embedder = Blocking(FIRST)
+    legs = make_legs(tmp_path, embedder)
+    embedder.error = error
+    with pytest.raises(EmbedderError) as caught:
+        await legs.embed("pump", FIRST, soon())
+    assert "/secret" not in caught.value.detail
+    embedder.error = None
+    assert await legs.embed("pump", FIRST, soon()) is not None

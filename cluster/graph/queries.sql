@@ -34,25 +34,18 @@ INSERT INTO nodes ({columns}) VALUES ({places}) ON CONFLICT (id) DO UPDATE SET {
 -- name: drop_node
 DELETE FROM nodes WHERE id = ?
 
--- name: neighbours
-WITH ends AS (
-    SELECT from_id AS asked, type, 'outgoing' AS direction, to_id AS other, from_id, to_id
-    FROM edges WHERE from_id IN ({places})
+-- name: ends
+SELECT ends.asked, ends.type, ends.direction, ends.other FROM (
+    SELECT from_id AS asked, type, 'outgoing' AS direction, to_id AS other FROM edges WHERE from_id IN ({places})
     UNION ALL
-    SELECT to_id, type, 'incoming', from_id, from_id, to_id
+    SELECT to_id, type, 'incoming', from_id
     FROM edges INDEXED BY edges_by_target WHERE to_id IN ({places}) AND from_id <> to_id
-), ranked AS (
-    SELECT ends.*,
-        row_number() OVER (PARTITION BY asked ORDER BY type, direction, other) AS place,
-        count(*) OVER (PARTITION BY asked) AS total
-    FROM ends CROSS JOIN nodes INDEXED BY nodes_by_id ON nodes.id = ends.other WHERE {guard}
-)
-SELECT ranked.asked, ranked.total, ranked.direction, {edge_columns}, {columns}
-FROM ranked
-CROSS JOIN edges ON edges.from_id = ranked.from_id AND edges.type = ranked.type AND edges.to_id = ranked.to_id
-CROSS JOIN nodes INDEXED BY nodes_by_id ON nodes.id = ranked.other
-WHERE ranked.place <= ?
-ORDER BY ranked.asked, ranked.place
+) AS ends CROSS JOIN nodes INDEXED BY nodes_by_id ON nodes.id = ends.other WHERE {guard}
+
+-- name: edges_by_key
+WITH wanted (from_id, type, to_id) AS (VALUES {rows})
+SELECT {edge_columns} FROM wanted
+CROSS JOIN edges ON edges.from_id = wanted.from_id AND edges.type = wanted.type AND edges.to_id = wanted.to_id
 
 -- name: edge
 SELECT {edge_columns} FROM edges WHERE from_id = ? AND type = ? AND to_id = ?

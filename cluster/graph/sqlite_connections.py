@@ -69,13 +69,18 @@ class ConnectionPool:
         with self._guard:
             if self._closed:
                 raise UnavailableError("the store is closed")
-            if self._process != os.getpid():
-                # SQLite forbids to use a connection in a forked child, and to close it there: it is set aside.
-                self._inherited.append(self._idle)
-                self._idle, self._process, self._writer = [], os.getpid(), threading.Lock()
+            self._part_from_parent()
             if self._idle:
                 return self._idle.pop()
         return self._open()
+
+    def _part_from_parent(self) -> None:
+        """In a child that was forked: sets aside what belongs to the parent. `self._guard` is held."""
+        if self._process != os.getpid():
+            # SQLite forbids to use a connection in a forked child, and to close it there. A thread that held the parent's lock
+            # does not exist here, so nobody would ever let it go.
+            self._inherited.append(self._idle)
+            self._idle, self._process, self._writer = [], os.getpid(), threading.Lock()
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
         with self._guard:
@@ -110,7 +115,10 @@ class ConnectionPool:
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A connection inside a write transaction, committed (and on disk) when the block ends without an error."""
-        if not self._writer.acquire(timeout=self._timeout_s):
+        with self._guard:
+            self._part_from_parent()
+            writer = self._writer
+        if not writer.acquire(timeout=self._timeout_s):
             raise UnavailableError(_UNAVAILABLE[sqlite3.SQLITE_BUSY])
         try:
             with self.lent() as connection:
@@ -118,11 +126,12 @@ class ConnectionPool:
                 yield connection
                 connection.execute("COMMIT")
         finally:
-            self._writer.release()
+            writer.release()
 
     def close(self) -> None:
         """Closes what is idle now, and what is lent as soon as it comes back."""
         with self._guard:
+            self._part_from_parent()
             self._closed = True
             idle, self._idle = self._idle, []
         for connection in idle:

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,52 @@ def test_a_forked_child_does_not_use_its_parents_connections(store: SqliteGraphS
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert store.write(WriteBatch(nodes=(make_node("after"),))) == 3
     assert store.count(EVERYTHING) == 3
+
+
+def in_a_fork(check: Callable[[], None]) -> None:
+    """Runs `check` in a forked child; fails when it raises."""
+    if (child := os.fork()) == 0:
+        try:
+            check()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_first_thing_that_a_forked_child_does_may_be_a_write(store: SqliteGraphStore) -> None:
+    store.write(WriteBatch(nodes=(make_node("parent"),)))
+
+    def write_twice() -> None:
+        assert store.write(WriteBatch(nodes=(make_node("child"),))) == 2
+        assert store.write(WriteBatch(nodes=(make_node("child too"),))) == 3
+
+    in_a_fork(write_twice)
+    assert store.write(WriteBatch(nodes=(make_node("after"),))) == 4
+
+
+def test_a_write_that_its_parent_was_in_does_not_hold_a_forked_child_up(store: SqliteGraphStore) -> None:
+    store.write(WriteBatch(nodes=(make_node("parent"),)))
+
+    def write() -> None:
+        assert store.write(WriteBatch(nodes=(make_node("child"),))) == 2
+
+    with store._pool._writer:  # as a thread of the parent holds it, which the child does not have
+        in_a_fork(write)
+    assert store.write(WriteBatch(nodes=(make_node("after"),))) == 3
+
+
+def test_a_forked_child_that_only_closes_leaves_its_parents_connections_open(store: SqliteGraphStore) -> None:
+    with store._pool.lent() as connection:
+        inherited = connection
+
+    def close() -> None:
+        store.close()
+        inherited.execute("SELECT 1")  # raises when it has been closed
+
+    in_a_fork(close)
+    assert store.write(WriteBatch(nodes=(make_node("after"),))) == 1
 
 
 # --- the schema ---

@@ -33,11 +33,11 @@ def fill_cache(
     nodes: Iterable[Node],
     embedder: Embedder,
     cache: VectorCache,
-    progress: Callable[[int], None] = lambda _done: None,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Mapping[str, str]:
     """Embeds what the cache lacks; returns why each text that has no vector has none, by content hash.
 
-    `progress` is told the number of distinct texts done so far. Raises EmbedderError when the embedder is gone; what was
+    `progress` is told how many distinct texts are done, and of how many. Raises EmbedderError when the embedder is gone; what was
     embedded until then is kept, so a later run goes on from there.
     """
     texts = {content_hash(text): text for node in nodes if (text := embedding_text(node))}
@@ -46,7 +46,7 @@ def fill_cache(
     for start in range(0, len(hashes), BLOCK):
         # In blocks, since the vectors themselves are not wanted here and would fill the memory.
         block = {key: texts[key] for key in hashes[start : start + BLOCK]}
-        failures |= embed_cached(embedder, cache, block, _after(start, progress)).failures
+        failures |= embed_cached(embedder, cache, block, _after(start, len(hashes), progress)).failures
     if failures:
         reasons = sorted(set(failures.values()))[:3]
         extra = {"action": "texts_without_vector", "texts": len(failures), "reasons": reasons}
@@ -54,5 +54,5 @@ def fill_cache(
     return failures
 
 
-def _after(start: int, progress: Callable[[int], None]) -> Callable[[int], None]:
-    return lambda done: progress(start + done)
+def _after(start: int, total: int, progress: Callable[[int, int], None]) -> Callable[[int], None]:
+    return lambda done: progress(start + done, total)

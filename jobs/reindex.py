@@ -41,13 +41,13 @@ class Reindexer:
             embedder = self.target
         nodes = searchable(self.builder.store, account, project)
         if embedder is self.first or len(self._uncached(nodes, embedder)) <= INLINE_TEXTS:
-            fill_cache(nodes, embedder, self.builder.vectors, lambda done: progress("embed", done, len(nodes)))
+            fill_cache(nodes, embedder, self.builder.vectors, lambda done, total: progress("embed", done, total))
         return self._build(account, project, embedder.identity, progress)
 
     def refine(self, account: str, project: str, progress: Progress) -> Manifest:
         """Embeds everything with the target embedder and publishes that; may take minutes, and goes on where it was stopped."""
         nodes = searchable(self.builder.store, account, project)
-        fill_cache(nodes, self.target, self.builder.vectors, lambda done: progress("embed", done, len(nodes)))
+        fill_cache(nodes, self.target, self.builder.vectors, lambda done, total: progress("embed", done, total))
         return self._build(account, project, self.target.identity, progress)
 
     def needs_refining(self, account: str, project: str) -> bool:

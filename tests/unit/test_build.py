@@ -157,6 +157,16 @@ def test_publishing_without_a_change_keeps_the_served_generation(world: World) -
     assert world.publish() == world.publish()
 
 
+def test_progress_of_embedding_ends_at_its_total_when_rows_share_a_text(world: World) -> None:
+    world.add("a", "b")
+    shared = (replace(node, id=f"{node.id}2") for node in world.store.get_nodes(["a", "b"]).values())
+    world.store.write(WriteBatch(nodes=tuple(shared)))
+    for job in (world.jobs.publish, world.jobs.refine):
+        seen: list[tuple[str, int, int]] = []
+        job("acme", "demo", lambda *step: seen.append(step))
+        assert [step for step in seen if step[0] == "embed"] == [("embed", 2, 2)]
+
+
 def test_a_change_of_a_guard_column_alone_is_a_new_generation(world: World) -> None:
     world.add("a", "b")
     first = world.publish()

@@ -16,11 +16,13 @@ from serve.question import clean_surrogates
 MAX_BODY_BYTES = 128 * 1024
 #: Deepest nesting of arrays and objects. The questions that are asked here need 2.
 MAX_DEPTH = 64
+#: Most members and elements of all objects and arrays together. The fields of a question hold some 200 at most.
+MAX_VALUES = 1_000
 #: Longest number that is read: beyond it no bound of any field lies, and turning digits into a number takes quadratic time.
 _MAX_DIGITS = 400
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
-_STRING_OR_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}]', re.DOTALL)
+_STRING_OR_SIGN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{},]', re.DOTALL)
 
 
 async def read_json(request: Request, max_bytes: int = MAX_BODY_BYTES) -> Any:
@@ -28,7 +30,7 @@ async def read_json(request: Request, max_bytes: int = MAX_BODY_BYTES) -> Any:
 
     Raises MediaTypeError (415: another content type than application/json, a charset other than UTF-8, a content encoding),
     TooLargeError (413, without reading further), MalformedError (400: not UTF-8, not JSON, a key twice in one object, nested
-    deeper than 64).
+    deeper than 64, more than 1,000 values).
     """
     _check_media_type(request.headers)
     return parse_json(await _read(request, max_bytes))
@@ -42,8 +44,8 @@ def parse_json(raw: bytes) -> Any:
         raise MalformedError(f"the body is not UTF-8 (byte {error.start})") from error
     if not text.strip():
         raise MalformedError("the body is empty; it must be a JSON object")
-    if text.count("[") + text.count("{") > MAX_DEPTH:
-        _check_depth(text)
+    if text.count("[") + text.count("{") > MAX_DEPTH or text.count(",") >= MAX_VALUES:
+        _check_shape(text)
     try:
         value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
@@ -94,24 +96,29 @@ async def _read(request: Request, max_bytes: int) -> bytes:
     return b"".join(chunks)
 
 
-def _check_depth(text: str) -> None:
-    depth = 0
-    for found in _STRING_OR_BRACKET.finditer(text):
-        token = found[0]
-        if token in ("[", "{"):
+def _check_shape(text: str) -> None:
+    """Refuses what is nested too deep or holds too much before anything is built from it. What is in strings does not count."""
+    depth, values = 0, 1
+    for found in _STRING_OR_SIGN.finditer(text):
+        sign = found[0]
+        if sign in ("[", "{"):
             depth += 1
             if depth > MAX_DEPTH:
                 raise MalformedError(f"the body is nested deeper than {MAX_DEPTH} levels")
-        elif token in ("]", "}"):
+        elif sign in ("]", "}"):
             depth -= 1
+        elif sign == ",":
+            values += 1
+            if values > MAX_VALUES:
+                raise MalformedError(f"the body holds more than {MAX_VALUES:,} values")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise MalformedError(f"the body holds {clean_surrogates(twice[:100])!r} twice in one object")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise MalformedError(f"the body holds {clean_surrogates(name[:100])!r} twice in one object")
+        found[name] = value
     return found
 
 

@@ -101,7 +101,7 @@ ANSWER_EXAMPLE: dict[str, Any] = {
 }
 
 _PROBLEMS = {
-    400: "The body is not JSON, not UTF-8, or holds a key twice",
+    400: "The body is not JSON, not UTF-8, holds a key twice, or too many values",
     401: "No key, or one that is not valid",
     403: "The key may not do this",
     404: "No project of that name that the key may search",

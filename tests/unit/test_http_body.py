@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 
 from cluster.errors import MalformedError, MediaTypeError, RaycallError, TooLargeError
-from serve.http.body import MAX_BODY_BYTES, parse_json, read_json
+from serve.http import body as body_module
+from serve.http.body import MAX_BODY_BYTES, MAX_VALUES, parse_json, read_json
 from tests.support.http import Front, make_front
 
 QUERY = b'{"query": "x"}'
@@ -66,6 +67,51 @@ def test_a_body_that_is_not_a_question_is_refused_with_a_problem(front: Front, b
 def test_a_body_nested_ten_thousand_deep_is_refused(front: Front) -> None:
     response = front.search(b"[" * 10_000 + b"]" * 10_000)
     assert "nested deeper than 64" in response.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"query": "x"' + b"".join(b',"%x":0' % number for number in range(MAX_VALUES)) + b"}",
+        b'{"query": "x", "labels": [' + b"0," * MAX_VALUES + b"0]}",
+        b"[" + b"[]," * MAX_VALUES + b"[]]",
+        b'{"x": [' + b'"' + b'","' * MAX_VALUES + b'"]}',
+    ],
+    ids=["keys", "elements", "arrays", "strings"],
+)
+def test_a_body_of_too_many_values_is_refused_before_it_is_read(
+    front: Front, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body_module, "_DECODER", None)
+    response = front.search(body)
+    assert response.status_code == 400, response.text
+    assert "more than 1,000 values" in response.json()["detail"]
+
+
+def test_commas_in_a_query_are_no_values(front: Front) -> None:
+    assert front.search(b'{"query": "' + b'x, \\",' * 10_000 + b'"}').status_code == 200
+    assert len(parse_json(b"[" + b"0," * (MAX_VALUES - 1) + b"0]")) == MAX_VALUES
+
+
+class _Name(str):
+    """A key that counts how often it is compared."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        type(self).compared += 1
+        return str.__eq__(self, other)  # type: ignore[arg-type]
+
+    __hash__ = str.__hash__
+
+
+def test_keys_are_compared_in_one_pass_and_the_one_that_comes_twice_is_named() -> None:
+    names = [f"name{number}" for number in range(5_000)]
+    pairs = [(_Name(name), 0) for name in [*names, names[-1]]]
+    with pytest.raises(MalformedError, match="'name4999' twice"):
+        body_module._unique(pairs)
+    assert _Name.compared < 2 * len(pairs)
 
 
 @pytest.mark.parametrize(

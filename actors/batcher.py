@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from cluster.errors import ShardError
+from cluster.errors import OverloadedError, ShardError
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -27,11 +27,13 @@ class Batcher(Generic[Q, A]):
         *,
         max_batch: int,
         lanes: int = 1,
+        max_waiting: int = 1024,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._send = send
         self._max_batch = max_batch
         self._lanes = lanes
+        self._max_waiting = max_waiting
         self._clock = clock
         self._waiting: deque[tuple[Q, float, asyncio.Future[A]]] = deque()
         self._in_flight: set[asyncio.Task[None]] = set()
@@ -39,12 +41,17 @@ class Batcher(Generic[Q, A]):
         self._stalled = 0
 
     async def ask(self, question: Q, deadline: float) -> A:
-        """The answer to `question`, or ShardError once `deadline` (on the batcher's clock, in seconds) has passed."""
+        """The answer to `question`, or ShardError once `deadline` (on the batcher's clock, in seconds) has passed.
+
+        Raises OverloadedError at once when `max_waiting` questions wait already: a queue without a bound helps nobody.
+        """
         left = deadline - self._clock()
         if left <= 0:
             raise ShardError("the deadline had passed before the shard was asked")
         if self._stalled >= self._lanes:
             raise ShardError("the shard does not answer")
+        if len(self._waiting) >= self._max_waiting:
+            raise OverloadedError("too many questions wait for the same shard")
         future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append((question, deadline, future))
         self._start()

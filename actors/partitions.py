@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from cluster.errors import RaycallError, ShardError
 from cluster.model.manifest import Bucket, Manifest
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 
 #: Generations of one project that a shard keeps open: the served one and the one before, whose last queries may still come.
 KEPT_GENERATIONS = 2
+#: Seconds until a partition that could not be opened is tried again.
+RETRY_S = 10.0
 
 
 class Closable(Protocol):
@@ -39,15 +42,26 @@ class Held(Generic[P]):
 
     partitions: tuple[tuple[str, P], ...]
     failures: tuple[PartitionFailure, ...]
+    #: When failures are tried again, on the holder's clock.
+    retry_at: float
 
 
 class PartitionHolder(Generic[P]):
     """Opens and keeps the partitions of the pinned generations that placement gives to `shard`.
 
-    A partition that cannot be opened is remembered as a failure for as long as its generation is held, and the rest answer.
+    A partition that cannot be opened is a failure of its own, and the rest answer. It is tried again after RETRY_S: a machine
+    that was short of memory or files for a moment must not lose it for good.
     """
 
-    def __init__(self, generations: GenerationStore, shard: str, shards: Sequence[str], opener: Opener[P]) -> None:
+    def __init__(
+        self,
+        generations: GenerationStore,
+        shard: str,
+        shards: Sequence[str],
+        opener: Opener[P],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
         self._generations = generations
         self._shard = shard
         self._shards = tuple(shards)
@@ -66,22 +80,23 @@ class PartitionHolder(Generic[P]):
 
     def _generation(self, project: str, generation: str) -> Held[P]:
         opened = self._held.setdefault(project, OrderedDict())
-        if generation in opened:
+        known = opened.get(generation)
+        if known is not None and not (known.failures and self._clock() >= known.retry_at):
             opened.move_to_end(generation)
-            return opened[generation]
+            return known
+        if known is not None:
+            _close(known)
         held = self._open(project, generation)
         opened[generation] = held
         while len(opened) > KEPT_GENERATIONS:
-            _, dropped = opened.popitem(last=False)
-            for _name, partition in dropped.partitions:
-                partition.close()
+            _close(opened.popitem(last=False)[1])
         return held
 
     def _open(self, project: str, generation: str) -> Held[P]:
         try:
             manifest = self._generations.manifest(project, generation)
         except RaycallError as error:
-            return Held((), (partition_failure(f"{project}/*", {project: generation}, error),))
+            return Held((), (partition_failure(f"{project}/*", {project: generation}, error),), self._clock() + RETRY_S)
         partitions = []
         failures = []
         folder = self._generations.folder(project, generation)
@@ -93,15 +108,19 @@ class PartitionHolder(Generic[P]):
                 partitions.append((f"{project}/{bucket.name}", partition))
             except Exception as error:
                 failures.append(partition_failure(f"{project}/{bucket.name}", {project: generation}, error))
-        return Held(tuple(partitions), tuple(failures))
+        return Held(tuple(partitions), tuple(failures), self._clock() + RETRY_S)
 
     def close(self) -> None:
         """Closes everything."""
         for opened in self._held.values():
             for held in opened.values():
-                for _name, partition in held.partitions:
-                    partition.close()
+                _close(held)
         self._held.clear()
+
+
+def _close(held: Held[Any]) -> None:
+    for _name, partition in held.partitions:
+        partition.close()
 
 
 def partition_failure(name: str, pins: Pins, error: Exception) -> PartitionFailure:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from cluster.errors import RaycallError, ShardError, UnavailableError
 from cluster.model.query import LegAnswer, LexicalQuery, PartitionFailure, Pins, TermStatistics, VectorQuery
@@ -19,6 +19,8 @@ from cluster.telemetry import configure_file
 log = logging.getLogger(__name__)
 
 NAMESPACE = "raycall"
+#: Seconds that the shards have to come up.
+START_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,16 +95,14 @@ def start_shards(actor_class: type, names: Sequence[str], settings: ShardSetting
     handles = [
         ray.remote(actor_class).options(name=name, get_if_exists=True, **options).remote(name, settings) for name in names
     ]
-    ray.get([handle.process_id.remote() for handle in handles], timeout=120)
-
-
-def stop_shards(names: Sequence[str]) -> None:
-    """Ends the named actors; one that is not there is no error."""
-    for name in names:
-        try:
-            ray.kill(ray.get_actor(name, namespace=NAMESPACE))
-        except (ValueError, RayError):
-            continue
+    try:
+        ray.get([handle.process_id.remote() for handle in handles], timeout=START_TIMEOUT_S)
+    except GetTimeoutError as error:
+        raise UnavailableError(
+            f"the shards did not start within {START_TIMEOUT_S:.0f} s; their logs are in {settings.logs}"
+        ) from error
+    except RayError as error:
+        raise UnavailableError(f"a shard did not start: {error}") from error
 
 
 class ShardClient:
@@ -128,8 +128,11 @@ class ShardClient:
         try:
             if self._handle is None:
                 self._handle = ray.get_actor(self.name, namespace=NAMESPACE)
+        except ValueError as error:
+            raise ShardError("the shard is down") from error
+        try:
             return await getattr(self._handle, method).remote(argument)
-        except (RayActorError, ValueError) as error:
+        except RayActorError as error:
             self._handle = None
             log.warning("shard is down", extra={"action": "shard_down", "shard": self.name})
             raise ShardError("the shard is down") from error
@@ -183,8 +186,3 @@ def stop_ray() -> None:
     """Ends the Ray that `start_ray` started, with all its processes."""
     if ray.is_initialized():
         ray.shutdown()
-
-
-def ray_running() -> bool:
-    """Whether this process has started Ray. A JVM must not be started in it then."""
-    return bool(ray.is_initialized())

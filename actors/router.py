@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from actors.batcher import Batcher
 from actors.merge import merge_answers
-from cluster.errors import RaycallError, ShardError
+from actors.partitions import KEPT_GENERATIONS
+from cluster.errors import OverloadedError, RaycallError, ShardError
 from cluster.model.manifest import Manifest
 from cluster.model.query import LegAnswer, LexicalQuery, PartitionFailure, Pins, TermStatistics, VectorQuery
 from cluster.placement import shard_of
@@ -24,6 +27,13 @@ log = logging.getLogger(__name__)
 
 #: How long the shards may take to open a new generation before the router goes on serving the old one, in seconds.
 PREPARE_TIMEOUT_S = 60.0
+#: Seconds until a generation that could not be opened is tried again.
+RETRY_S = 10.0
+
+#: (project, bucket)
+Place: TypeAlias = tuple[str, str]
+#: Called with a generation that the shards have opened, before it is served: what its queries need is made ready here.
+BeforeSwap: TypeAlias = Callable[[Manifest], Awaitable[None]]
 
 
 class LexicalClient(Protocol):
@@ -61,8 +71,12 @@ class Router:
         lexical: Mapping[str, LexicalClient],
         vector: Mapping[str, VectorClient],
         settings: RouterSettings,
+        before_swap: BeforeSwap | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._generations = generations
+        self._before_swap = before_swap
+        self._clock = clock
         self._account = account
         self._lexical = dict(lexical)
         self._vector = dict(vector)
@@ -76,6 +90,14 @@ class Router:
         self._vector_batchers = {name: Batcher(client.search, max_batch=batch, lanes=lanes) for name, client in vector.items()}
         self._served: Mapping[str, Manifest] = MappingProxyType({})
         self._stamps: dict[str, tuple[int, int] | None] = {}
+        #: Manifests that queries under way may still be pinned to, oldest first, by project.
+        self._pinned: dict[str, list[Manifest]] = {}
+        #: project -> (why its published generation is not served, when to try again).
+        self._refused: dict[str, tuple[str, float]] = {}
+
+    def refused(self) -> Mapping[str, str]:
+        """project -> why the generation that was published last is not the one that is served."""
+        return {project: detail for project, (detail, _) in self._refused.items()}
 
     def served(self) -> Mapping[str, Manifest]:
         """project -> manifest of the generation that new queries are pinned to."""
@@ -90,7 +112,7 @@ class Router:
         changed = {}
         stamps = {project: self._generations.pointer_stamp(project) for project in self._generations.projects()}
         for project, stamp in stamps.items():
-            if self._stamps.get(project) == stamp:
+            if self._stamps.get(project) == stamp and self._clock() < self._refused.get(project, ("", math.inf))[1]:
                 continue
             try:
                 manifest = self._generations.current(project)
@@ -101,6 +123,8 @@ class Router:
             if manifest is not None and manifest.account == self._account and self._served.get(project) != manifest:
                 changed[project] = manifest
         swapped = [project for project, manifest in changed.items() if await self._prepare(manifest)]
+        for project in swapped:
+            self._pinned[project] = [*self._pinned.get(project, []), changed[project]][-KEPT_GENERATIONS:]
         if swapped:
             self._served = MappingProxyType({**self._served, **{project: changed[project] for project in swapped}})
         return swapped
@@ -113,37 +137,40 @@ class Router:
                 results = await asyncio.gather(*(client.prepare(pins) for client in clients), return_exceptions=True)
         except TimeoutError:
             results = [ShardError("a shard did not open the generation in time")]
-        extra = {"project": manifest.project, "generation": manifest.generation}
         errors = [result for result in results if isinstance(result, BaseException)]
-        if errors:
-            log.warning("generation not opened: %s", errors[0], extra={"action": "generation_not_opened", **extra})
-            # Tried again at the next look: a shard that restarts is no reason to stay on the old generation.
-            self._stamps.pop(manifest.project, None)
-            return False
         broken = [failure for result in results if isinstance(result, tuple) for failure in result]
-        if broken and manifest.project in self._served:
-            log.error("generation is broken: %s", broken[0].detail, extra={"action": "generation_refused", **extra})
+        extra = {"project": manifest.project, "generation": manifest.generation}
+        if errors or (broken and manifest.project in self._served):
+            detail = str(errors[0]) if errors else f"{broken[0].bucket}: {broken[0].detail}"
+            log.error("generation not swapped in: %s", detail, extra={"action": "generation_refused", **extra})
+            # Tried again later: a shard that restarts, or a machine short of files, is no reason to stay on the old one.
+            self._refused[manifest.project] = (detail, self._clock() + RETRY_S)
             return False
+        self._refused.pop(manifest.project, None)
+        if self._before_swap is not None:
+            await self._before_swap(manifest)
         log.info("generation swapped in", extra={"action": "generation_swapped", **extra})
         return True
 
     async def lexical(self, query: LexicalQuery, deadline: float) -> LegAnswer:
         """The lexical leg over every addressed partition; ShardError when no shard answered."""
-        shards = self._holders(query.pins, self._lexical)
+        places = self._places(query.pins, self._lexical)
+        shards = sorted(places)
         if len(shards) > 1 and query.statistics is None:
             query = replace(query, statistics=await self._global_statistics(query, shards, deadline))
         answers = await asyncio.gather(
             *(self._lexical_batchers[shard].ask(query, deadline) for shard in shards), return_exceptions=True
         )
-        return self._gathered(query.pins, query.k, shards, answers, self._lexical)
+        return _gathered(query.pins, query.k, places, dict(zip(shards, answers, strict=True)))
 
     async def vector(self, query: VectorQuery, deadline: float) -> LegAnswer:
         """The vector leg over every addressed partition; ShardError when no shard answered."""
-        shards = self._holders(query.pins, self._vector)
+        places = self._places(query.pins, self._vector)
+        shards = sorted(places)
         answers = await asyncio.gather(
             *(self._vector_batchers[shard].ask(query, deadline) for shard in shards), return_exceptions=True
         )
-        return self._gathered(query.pins, query.k, shards, answers, self._vector)
+        return _gathered(query.pins, query.k, places, dict(zip(shards, answers, strict=True)))
 
     async def _global_statistics(self, query: LexicalQuery, shards: Sequence[str], deadline: float) -> TermStatistics:
         """The sum over the shards that answer: a shard that is down holds none of the documents that can be answered from."""
@@ -155,46 +182,50 @@ class Router:
             raise ShardError("no lexical shard answered")
         return reduce(lambda left, right: left + right, present)
 
-    def _holders(self, pins: Pins, shards: Iterable[str]) -> list[str]:
+    def _places(self, pins: Pins, shards: Iterable[str]) -> dict[str, list[Place]]:
+        """shard -> the partitions of the pinned generations that it holds."""
         names = sorted(shards)
-        found = {shard_of(project, bucket, names) for project, bucket in self._buckets(pins)}
-        return sorted(found)
+        found: dict[str, list[Place]] = {}
+        for project, generation in pins.items():
+            for bucket in self._manifest(project, generation).buckets:
+                found.setdefault(shard_of(project, bucket.name, names), []).append((project, bucket.name))
+        return found
 
-    def _buckets(self, pins: Pins) -> Iterable[tuple[str, str]]:
-        for project in pins:
-            manifest = self._served.get(project)
-            if manifest is not None:
-                yield from ((project, bucket.name) for bucket in manifest.buckets)
-
-    def _gathered(
-        self,
-        pins: Pins,
-        k: int,
-        shards: Sequence[str],
-        answers: Sequence[LegAnswer | BaseException],
-        all_shards: Iterable[str],
-    ) -> LegAnswer:
-        names = sorted(all_shards)
-        parts = []
-        for shard, answer in zip(shards, answers, strict=True):
-            if isinstance(answer, LegAnswer):
-                parts.append(answer)
-                continue
-            if not isinstance(answer, Exception):
-                raise answer
-            error = answer if isinstance(answer, RaycallError) else ShardError("the shard failed")
-            lost = [place for place in self._buckets(pins) if shard_of(*place, names) == shard]
-            parts.append(_lost(lost, pins, error))
-        if shards and not any(part.answered for part in parts):
-            details = sorted({failure.detail for part in parts for failure in part.failures})
-            raise ShardError("; ".join(details) or "no shard answered")
-        return merge_answers(parts, k) if parts else EMPTY
+    def _manifest(self, project: str, generation: str) -> Manifest:
+        """The pinned manifest, which need not be the served one any more; ShardError when it is gone."""
+        for manifest in reversed(self._pinned.get(project, [])):
+            if manifest.generation == generation:
+                return manifest
+        try:
+            return self._generations.manifest(project, generation)
+        except RaycallError as error:
+            raise ShardError(f"generation {generation} of project {project} is gone") from error
 
 
 EMPTY = LegAnswer(ids=(), scores=np.zeros(0))
 
 
-def _lost(places: Iterable[tuple[str, str]], pins: Pins, error: RaycallError) -> LegAnswer:
+def _gathered(
+    pins: Pins, k: int, places: Mapping[str, Sequence[Place]], answers: Mapping[str, LegAnswer | BaseException]
+) -> LegAnswer:
+    parts = []
+    for shard, answer in answers.items():
+        if isinstance(answer, LegAnswer):
+            parts.append(answer)
+            continue
+        if not isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, OverloadedError):
+            raise answer
+        error = answer if isinstance(answer, RaycallError) else ShardError("the shard failed")
+        parts.append(_lost(places[shard], pins, error))
+    if parts and not any(part.answered for part in parts):
+        details = sorted({failure.detail for part in parts for failure in part.failures})
+        raise ShardError("; ".join(details) or "no shard answered")
+    return merge_answers(parts, k) if parts else EMPTY
+
+
+def _lost(places: Iterable[Place], pins: Pins, error: RaycallError) -> LegAnswer:
     failures = tuple(
         PartitionFailure(project=project, generation=pins[project], bucket=bucket, code=error.code, detail=error.detail)
         for project, bucket in places

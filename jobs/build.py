@@ -94,12 +94,12 @@ class Builder:
         lexical_key = lexical_fingerprint(nodes, self.analyzer)
         vector_key = vector_fingerprint(nodes, hashes, identity, known)
         old, old_folder = self._served_bucket(previous, folder.name)
-        if old is not None and old.lexical_fingerprint == lexical_key:
+        if old is not None and old.lexical_fingerprint == lexical_key and intact(old_folder, old, LEXICAL_PART):
             link_tree(old_folder / LEXICAL_PART, folder / LEXICAL_PART)
         else:
             self._write_lexical(folder / LEXICAL_PART, nodes)
         rows = np.array([row for row, key in enumerate(hashes) if key in known], dtype=np.int64)
-        if old is not None and old.vector_fingerprint == vector_key:
+        if old is not None and old.vector_fingerprint == vector_key and intact(old_folder, old, VECTOR_PART):
             link_tree(old_folder / VECTOR_PART, folder / VECTOR_PART)
         else:
             vectors = _stacked(nodes, hashes, rows, identity, known)
@@ -141,6 +141,16 @@ def _stacked(
             raise VectorError(f"node {nodes[row].id} has a vector of {sizes}")
         vectors[place] = vector
     return vectors
+
+
+def intact(folder: Path, bucket: Bucket, part: str) -> bool:
+    """Whether every file of a part still is what its manifest says; damage must not be linked into the next generation."""
+    expected = {path: checksum for path, checksum in bucket.checksums.items() if path.startswith(f"{part}/")}
+    found = {f"{part}/{path}": checksum for path, checksum in checksums(folder / part).items()}
+    if found == expected:
+        return True
+    log.error("a part of the served generation is damaged; it is built again", extra={"action": "part_damaged", "part": part})
+    return False
 
 
 def searchable(store: GraphStore, account: str, project: str) -> list[Node]:

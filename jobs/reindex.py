@@ -35,20 +35,22 @@ class Reindexer:
 
         Returns the served generation; the same one as before when nothing changed.
         """
-        served = self.builder.generations.current(project)
-        embedder = self.first
-        if served is not None and served.identity == self.target.identity:
-            embedder = self.target
+        embedder = self._served_by(self.builder.generations.current(project))
         nodes = searchable(self.builder.store, account, project)
         if embedder is self.first or len(self._uncached(nodes, embedder)) <= INLINE_TEXTS:
             fill_cache(nodes, embedder, self.builder.vectors, lambda done, total: progress("embed", done, total))
-        return self._build(account, project, embedder.identity, progress)
+        # Chosen again under the lock: a refinement that was published meanwhile must not be undone.
+        return self._build(account, project, lambda served: self._served_by(served).identity, progress)
+
+    def _served_by(self, served: Manifest | None) -> Embedder:
+        """The embedder of the served generation's kind: the target's once that has been reached, the first one's until then."""
+        return self.target if served is not None and served.identity == self.target.identity else self.first
 
     def refine(self, account: str, project: str, progress: Progress) -> Manifest:
         """Embeds everything with the target embedder and publishes that; may take minutes, and goes on where it was stopped."""
         nodes = searchable(self.builder.store, account, project)
         fill_cache(nodes, self.target, self.builder.vectors, lambda done, total: progress("embed", done, total))
-        return self._build(account, project, self.target.identity, progress)
+        return self._build(account, project, lambda _served: self.target.identity, progress)
 
     def needs_refining(self, account: str, project: str) -> bool:
         """Whether the served generation has another identity than the target's, or rows that the target could still embed."""
@@ -65,10 +67,13 @@ class Reindexer:
         hashes = {embedding_hash(node) for node in nodes}
         return hashes - self.builder.vectors.get(embedder.identity, sorted(hashes)).keys()
 
-    def _build(self, account: str, project: str, identity: VectorIdentity, progress: Progress) -> Manifest:
+    def _build(
+        self, account: str, project: str, choose: Callable[[Manifest | None], VectorIdentity], progress: Progress
+    ) -> Manifest:
         generations = self.builder.generations
         with generations.build_lock(project):
             served = generations.current(project)
+            identity = choose(served)
             progress("build", 0, 1)
             if served is not None and self._unchanged(served, identity):
                 return served

@@ -11,6 +11,7 @@ from pathlib import Path
 from cluster.config import Config
 from cluster.embed.factory import make_embedder
 from cluster.embed.settings import EmbedSettings
+from cluster.errors import ConfigError
 from cluster.ports import Embedder, GraphStore
 from cluster.storage import GenerationStore
 from jobs.reindex import Reindexer
@@ -49,11 +50,31 @@ def log_file(config: Config, process: str) -> Path:
 
 
 def open_store(config: Config) -> GraphStore:
-    """The graph store of the configured account; made if it is not there yet."""
+    """The graph store of the configured account; made if it is not there yet, in a folder for this user alone.
+
+    Raises ConfigError when the data folder belongs to another account: keys and generations are one account's.
+    """
     from cluster.graph.sqlite import SqliteGraphStore
 
-    config.data_dir.mkdir(parents=True, exist_ok=True)
+    config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    claim_account(config)
     return SqliteGraphStore(graph_path(config), account=config.account)
+
+
+def claim_account(config: Config) -> None:
+    """Notes the account that the data folder belongs to; raises ConfigError when it is not the configured one."""
+    path = config.data_dir / "account"
+    try:
+        with path.open("x") as file:
+            file.write(config.account + "\n")
+    except FileExistsError:
+        owner = path.read_text().strip()
+        # A first start that was killed in between may have left the file empty.
+        if not owner:
+            path.write_text(config.account + "\n")
+        elif owner != config.account:
+            detail = f"{config.data_dir} belongs to account {owner}, the configuration says {config.account}"
+            raise ConfigError(detail, field="account") from None
 
 
 def threads_for(config: Config) -> int:
@@ -61,8 +82,10 @@ def threads_for(config: Config) -> int:
     return config.embed.threads or os.cpu_count() or 1
 
 
-def embedder_for(config: Config, provider: str, threads: int, environ: Mapping[str, str] | None = None) -> Embedder:
-    """The embedder that `provider` names, with the configured model behind it."""
+def embedder_for(
+    config: Config, provider: str, threads: int, timeout_s: float, environ: Mapping[str, str] | None = None
+) -> Embedder:
+    """The embedder that `provider` names, with the configured model behind it; one call to it may take `timeout_s`."""
     embed = config.embed
     environ = os.environ if environ is None else environ
     url = {"ollama": embed.ollama_url, "openai": embed.openai_url}.get(provider, "")
@@ -76,16 +99,17 @@ def embedder_for(config: Config, provider: str, threads: int, environ: Mapping[s
             url=url,
             api_key=api_key,
             threads=threads,
-            timeout_s=embed.timeout_s,
+            timeout_s=timeout_s,
         )
     )
 
 
-def first_and_target(config: Config, threads: int) -> tuple[Embedder, Embedder]:
+def first_and_target(config: Config, threads: int, timeout_s: float) -> tuple[Embedder, Embedder]:
     """The embedder of a project's first generation and the one of those after it; the same object where they are the same."""
-    first = embedder_for(config, config.embed.first, threads)
-    target = first if config.embed.then in {"", config.embed.first} else embedder_for(config, config.embed.then, threads)
-    return first, target
+    first = embedder_for(config, config.embed.first, threads, timeout_s)
+    if config.embed.then in {"", config.embed.first}:
+        return first, first
+    return first, embedder_for(config, config.embed.then, threads, timeout_s)
 
 
 @contextmanager
@@ -100,7 +124,7 @@ def reindexer(config: Config) -> Iterator[Reindexer]:
     store = open_store(config)
     cache = SqliteVectorCache(config.data_dir / "vectors.sqlite")
     try:
-        first, target = first_and_target(config, threads_for(config))
+        first, target = first_and_target(config, threads_for(config), config.embed.timeout_s)
         builder = Builder(
             store=store,
             generations=GenerationStore(generations_root(config)),

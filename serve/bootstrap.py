@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,12 +51,17 @@ def index_command(config: Config, folder: Path, project: str | None, progress: P
 
 def serve_command(config: Config, *, index: Path | None, project: str | None, json: bool, progress: Progress) -> None:
     """Runs the stack until SIGINT or SIGTERM; leaves no process behind. Raises what keeps it from starting."""
+    config = absolute(config)
+    with machine.sole_server(config.data_dir):
+        _serve(config, index, project, json, progress)
+
+
+def _serve(config: Config, index: Path | None, project: str | None, json: bool, progress: Progress) -> None:
     from serve import stack
 
-    config = absolute(config)
-    config.data_dir.mkdir(parents=True, exist_ok=True)
-    machine.refuse_second_server(config.data_dir)
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in machine.ENDING:
+        # Set by hand, since a shell starts background jobs with SIGINT ignored.
+        signal.signal(number, _interrupt)
     key_file = ensure_key(config)
     run_dir = machine.run_dir_of(config.data_dir)
     ports = machine.Ports()
@@ -65,19 +71,20 @@ def serve_command(config: Config, *, index: Path | None, project: str | None, js
     say(f"starting Ray on {_cpus(config)} CPUs")
     try:
         with stack.running_ray(config, run_dir, stack.environment_for(ingress, run_dir)):
-            if index is not None:
-                say(f"indexing {index} as project {name}")
-                say.report(index_folder(config, index, name, progress, RayPool(_cpus(config))))
             say("starting the shards and the HTTP application")
-            stack.start_all_shards(config)
-            stack.start_application(config, ingress)
+            with ThreadPoolExecutor(1) as beside:
+                # Much of it is waiting for processes to come up: indexing goes on meanwhile.
+                started = beside.submit(stack.start_everything, config, ingress)
+                if index is not None:
+                    say(f"indexing {index} as project {name}")
+                    say.report(index_folder(config, index, name, progress, RayPool(_cpus(config))))
+                started.result()
             machine.write_state(config.data_dir, _state(ingress, run_dir))
             say.ready(config, ingress, key_file, json=json)
             if index is not None and not json:
                 say.first_answer(config, name)
             _stay(config, stack)
     finally:
-        machine.state_path(config.data_dir).unlink(missing_ok=True)
         ports.close()
 
 

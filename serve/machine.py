@@ -8,10 +8,14 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import signal
 import socket
+import stat
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
@@ -23,6 +27,10 @@ NEXT_PORTS = 20
 #: Where the ports lie that are not for clients (below those that the kernel gives to outgoing connections), and how many one
 #: server takes: HAProxy's, the fallback proxy's, and one for each replica that is up or being replaced.
 INNER_FIRST, INNER_LAST, INNER_PORTS = 20_000, 30_000, 50
+#: Signals by which a server is asked to end: from the terminal, from a supervisor, and because the terminal is gone.
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: The variable whose value marks the processes of one server.
+MARK = "_RAYCALL_RUN_DIR"
 #: Seconds that a leftover process has to end after SIGTERM.
 GRACE_S = 3.0
 
@@ -62,11 +70,25 @@ def write_state(data_dir: Path, state: ServerState) -> None:
     temporary.rename(path)
 
 
-def refuse_second_server(data_dir: Path) -> None:
-    """Raises ConflictError when a live server has `data_dir` already."""
-    state = read_state(data_dir)
-    if state is not None and state.pid != os.getpid() and _is_server(state.pid):
-        raise ConflictError(f"a server with this data folder runs already at {state.url} (process {state.pid})")
+@contextlib.contextmanager
+def sole_server(data_dir: Path) -> Iterator[None]:
+    """Holds `data_dir` for one server; raises ConflictError while another one has it, from its very start to its end.
+
+    The kernel frees the lock when its holder dies, so nothing is ever left over.
+    """
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with (data_dir / "server.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            state = read_state(data_dir)
+            where = f"at {state.url} (process {state.pid})" if state is not None else "(it is starting)"
+            raise ConflictError(f"a server with this data folder runs already {where}") from error
+        state_path(data_dir).unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            state_path(data_dir).unlink(missing_ok=True)
 
 
 def run_dir_of(data_dir: Path) -> Path:
@@ -111,9 +133,9 @@ class Ports:
             self._locks.pop().close()
 
     def _lock(self, name: str) -> bool:
-        folder = Path(tempfile.gettempdir()) / f"raycall-{os.getuid()}-locks"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        file = (folder / name).open("w")
+        # Anybody may make a folder of this name in the shared one: only our own is used, and nothing in it is truncated.
+        folder = _own_folder(Path(tempfile.gettempdir()) / f"raycall-{os.getuid()}-locks")
+        file = os.fdopen(os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -121,6 +143,21 @@ class Ports:
             return False
         self._locks.append(file)
         return True
+
+
+def _own_folder(folder: Path) -> Path:
+    """`folder`, made if it is not there; UnavailableError unless it is a folder of this user that nobody else can write to."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise UnavailableError(f"{folder} belongs to somebody else or is open to others; remove it")
+    return folder
+
+
+def make_run_dir(run_dir: Path) -> Path:
+    """Makes the folder of sockets anew, for this user alone."""
+    shutil.rmtree(run_dir, ignore_errors=True)
+    return _own_folder(run_dir)
 
 
 def _bindable(host: str, port: int) -> int | None:
@@ -138,36 +175,54 @@ def _bindable(host: str, port: int) -> int | None:
         raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}", field="http.host") from error
 
 
-_TAKEN = {errno.EACCES, errno.EADDRINUSE}
+_TAKEN = {errno.EADDRINUSE}
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Signals that ask to end are not heard during the body. Only in the main thread; elsewhere it does nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def marked(run_dir: Path) -> dict[str, str]:
+    """The environment by which `end_leftovers` knows the processes of `run_dir`; every child inherits it."""
+    return {MARK: str(run_dir)}
 
 
 def end_leftovers(run_dir: Path, grace_s: float = GRACE_S) -> list[int]:
-    """Ends every process whose command line or environment names `run_dir`; returns their ids.
+    """Ends every process that carries the mark of `run_dir`; returns their ids.
 
-    A server that was killed could not take its helpers along. The folder belongs to one data folder, so nothing else names it.
+    A server that was killed could not take its helpers along. The caller holds the folder: no live server has that mark.
     """
-    found = _processes_naming(str(run_dir))
+    found = _marked_processes(run_dir)
     for pid in found:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
     until = time.monotonic() + grace_s
-    while time.monotonic() < until and _processes_naming(str(run_dir)):
+    while time.monotonic() < until and _marked_processes(run_dir):
         time.sleep(0.05)
-    for pid in _processes_naming(str(run_dir)):
+    for pid in _marked_processes(run_dir):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return found
 
 
-def _processes_naming(text: str) -> list[int]:
+def _marked_processes(run_dir: Path) -> list[int]:
+    entry_of_mark = os.fsencode(f"{MARK}={run_dir}")
     found = []
-    needle = os.fsencode(text)
     for entry in Path("/proc").iterdir() if Path("/proc").is_dir() else ():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            named = needle in (entry / "cmdline").read_bytes() or needle in (entry / "environ").read_bytes()
-            if named and _state(entry) != "Z":
+            if entry_of_mark in (entry / "environ").read_bytes().split(b"\0") and _state(entry) != "Z":
                 found.append(int(entry.name))
         except OSError:
             continue
@@ -176,13 +231,3 @@ def _processes_naming(text: str) -> list[int]:
 
 def _state(entry: Path) -> str:
     return (entry / "stat").read_text().rpartition(")")[2].split()[0]
-
-
-def _is_server(pid: int) -> bool:
-    try:
-        words = (Path("/proc") / str(pid) / "cmdline").read_bytes().split(b"\0")
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return any(b"raycall" in word for word in words)

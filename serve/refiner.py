@@ -70,8 +70,8 @@ class Refiner:
 
     def _end(self, task: Task) -> None:
         project = self._project
-        before = self.generations.pointer(project).generation
         try:
+            before = self.generations.pointer(project).generation
             manifest = task.result()
         except RaycallError as error:
             extra = {"action": "refine_failed", "project": project}

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from actors.remote import clients
-from actors.router import Router, RouterSettings
+from actors.router import BeforeSwap, Router, RouterSettings
 from cluster.config import Config
 from cluster.model.access import Principal
+from cluster.model.manifest import Manifest, VectorIdentity
 from cluster.ports import Embedder, GraphStore
 from cluster.storage import GenerationStore
 from cluster.telemetry import configure_file
@@ -47,9 +48,9 @@ def build_app(config: Config) -> Any:
     configure_file(config.log.level, config.log.format, log_file(config, "http"))
     clock = SystemClock()
     store = open_store(config)
-    router = make_router(config)
     # One query is a few milliseconds of one core; more threads would only fight over the cores with the shards.
-    embedders = tuple(dict.fromkeys(first_and_target(config, threads=1)))
+    embedders = tuple(dict.fromkeys(first_and_target(config, threads=1, timeout_s=config.embed.query_timeout_s)))
+    router = make_router(config, Warmer(embedders))
     legs = RouterLegs(
         router,
         embedders,
@@ -74,12 +75,11 @@ def build_app(config: Config) -> Any:
             limits=Limits(body_bytes=config.http.max_body_bytes),
         )
     )
-    warm = Warmer(embedders, router)
-    app.router.lifespan_context = refreshing(warm.refresh, REFRESH_S)
+    app.router.lifespan_context = refreshing(router.refresh, REFRESH_S)
     return app
 
 
-def make_router(config: Config) -> Router:
+def make_router(config: Config, before_swap: BeforeSwap) -> Router:
     """The router over the named shard actors."""
     batching = config.ingress.micro_batching
     settings = RouterSettings(
@@ -92,30 +92,29 @@ def make_router(config: Config) -> Router:
         clients(lexical_names(config)),
         clients(vector_names(config)),
         settings,
+        before_swap,
     )
 
 
 class Warmer:
-    """Swaps new generations in, and has the model of a generation loaded before its first query."""
+    """Has the model of a new generation loaded before its first query, so that no caller waits for it."""
 
-    def __init__(self, embedders: tuple[Embedder, ...], router: Router) -> None:
+    def __init__(self, embedders: tuple[Embedder, ...]) -> None:
         self._embedders = {embedder.identity: embedder for embedder in embedders}
-        self._router = router
-        self._warm: set[str] = set()
+        self._warm: set[VectorIdentity] = set()
 
-    async def refresh(self) -> None:
-        """One look; loads at most what the served generations need."""
-        await self._router.refresh()
-        for identity in {manifest.identity for manifest in self._router.served().values()}:
-            embedder = self._embedders.get(identity)
-            if embedder is None or identity.key in self._warm:
-                continue
-            self._warm.add(identity.key)
-            try:
-                await asyncio.to_thread(embedder.embed_query, ["warm up"])
-            except Exception as error:
-                # Its queries will say so; the words answer meanwhile.
-                log.warning("embedder does not answer yet: %s", error, extra={"action": "embedder_cold"})
+    async def __call__(self, manifest: Manifest) -> None:
+        """Asks the generation's model once; one that does not answer is no reason to keep the generation out."""
+        embedder = self._embedders.get(manifest.identity)
+        if embedder is None or manifest.identity in self._warm:
+            return
+        try:
+            await asyncio.to_thread(embedder.embed_query, ["warm up"])
+        except Exception as error:
+            # Its queries will say so; the words answer meanwhile.
+            log.warning("embedder does not answer yet: %s", error, extra={"action": "embedder_cold"})
+        else:
+            self._warm.add(manifest.identity)
 
 
 class Status:
@@ -130,6 +129,7 @@ class Status:
         """The state as JSON values. Row counts of a project count what an agent may not read: an admin alone sees them."""
         counts = principal.agent is None
         refined = refinement_progress(self._config)
+        refused = self._router.refused()
         projects = []
         registered = {project.project: project for project in self._store.projects(self._config.account)}
         served = self._router.served()
@@ -149,6 +149,7 @@ class Status:
                 entry["rows"] = manifest.rows if manifest else 0
                 entry["vectors"] = manifest.vectors if manifest else 0
                 entry["refinement"] = refined.get(name)
+                entry["newer_generation_refused"] = refused.get(name)
             projects.append(entry)
         return {
             "account": principal.account,

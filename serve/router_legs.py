@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
@@ -16,7 +17,7 @@ from cluster.model.manifest import Manifest, VectorIdentity
 from cluster.model.query import LegAnswer, LexicalQuery, VectorQuery
 from cluster.ports import Clock, Embedder
 
-#: Query vectors that are kept, by identity and text: agents ask the same thing again and again.
+#: Query vectors that are kept, by identity and hash of the text: agents ask the same thing again and again.
 CACHED_VECTORS = 2048
 
 Vector = npt.NDArray[np.float32]
@@ -35,7 +36,7 @@ class RouterLegs:
             embedder.identity: Batcher(_in_thread(embedder), max_batch=max_batch, clock=clock.monotonic)
             for embedder in embedders
         }
-        self._cache: OrderedDict[tuple[VectorIdentity, str], Vector | None] = OrderedDict()
+        self._cache: OrderedDict[tuple[VectorIdentity, bytes], Vector | None] = OrderedDict()
 
     def served(self) -> Mapping[str, Manifest]:
         """See `Router.served`."""
@@ -51,7 +52,7 @@ class RouterLegs:
 
     async def embed(self, text: str, identity: VectorIdentity, deadline: float) -> Vector | None:
         """The vector of `text`, or None when the model has none for it; raises EmbedderError when it is late or down."""
-        key = (identity, text)
+        key = (identity, hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest())
         if key in self._cache:
             self._cache.move_to_end(key)
             return self._cache[key]

@@ -21,7 +21,6 @@ from actors.remote import (
     start_ray,
     start_shards,
     stop_ray,
-    stop_shards,
 )
 from cluster.config import Config
 from cluster.errors import UnavailableError
@@ -40,21 +39,22 @@ READY_TIMEOUT_S = 60.0
 def running_ray(config: Config, run_dir: Path, environment: dict[str, str]) -> Iterator[None]:
     """Ray for the body; when it is left, in whatever way, Ray and all that it started are gone, and so is the folder."""
     machine.end_leftovers(run_dir)
-    shutil.rmtree(run_dir, ignore_errors=True)
-    run_dir.mkdir(mode=0o700, parents=True)
+    machine.make_run_dir(run_dir)
     settings = RaySettings(
         num_cpus=config.ray.num_cpus or os.cpu_count() or 1,
         object_store_bytes=config.ray.object_store_memory_bytes,
         temp_dir=Path(config.ray.temp_dir) if config.ray.temp_dir else run_dir / "ray",
-        environment={"RAY_USAGE_STATS_ENABLED": "0", "RAYCALL_RUN_DIR_MARK": str(run_dir), **environment},
+        environment={"RAY_USAGE_STATS_ENABLED": "0", **machine.marked(run_dir), **environment},
     )
     try:
         start_ray(settings)
         yield
     finally:
-        stop_ray()
-        machine.end_leftovers(run_dir)
-        shutil.rmtree(run_dir, ignore_errors=True)
+        # A second Ctrl-C must not leave half of it behind.
+        with machine.undisturbed():
+            stop_ray()
+            machine.end_leftovers(run_dir)
+            shutil.rmtree(run_dir, ignore_errors=True)
 
 
 def start_all_shards(config: Config) -> None:
@@ -71,11 +71,6 @@ def start_all_shards(config: Config) -> None:
     )
     start_shards(LexicalShardActor, lexical, common)
     start_shards(VectorShardActor, vector, replace(common, shards=vector))
-
-
-def stop_all_shards(config: Config) -> None:
-    """Ends the shard actors."""
-    stop_shards([*lexical_names(config), *vector_names(config)])
 
 
 @dataclass(slots=True)
@@ -123,6 +118,12 @@ def start_application(config: Config, ingress: Ingress) -> None:
             return
         time.sleep(0.1)
     raise UnavailableError(f"the application does not answer on {ingress.url}")
+
+
+def start_everything(config: Config, ingress: Ingress) -> None:
+    """The shards, then the application in front of them."""
+    start_all_shards(config)
+    start_application(config, ingress)
 
 
 def _healthy(url: str) -> bool:

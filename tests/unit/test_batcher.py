@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from actors.batcher import Batcher
-from cluster.errors import ShardError
+from cluster.errors import OverloadedError, ShardError
 
 
 class Shard:
@@ -87,3 +87,16 @@ async def test_a_question_whose_deadline_has_passed_is_not_sent() -> None:
     with pytest.raises(ShardError):
         await batcher.ask(1, time.monotonic() - 1)
     assert shard.batches == []
+
+
+async def test_a_full_queue_refuses_at_once() -> None:
+    shard = Shard()
+    batcher = Batcher(shard.send, max_batch=8, max_waiting=2)
+    asked = [asyncio.ensure_future(batcher.ask(1, soon()))]
+    await settled(shard, 1)
+    asked += [asyncio.ensure_future(batcher.ask(number, soon())) for number in (2, 3)]
+    await asyncio.sleep(0)
+    with pytest.raises(OverloadedError):
+        await batcher.ask(4, soon())
+    shard.open.set()
+    assert await asyncio.gather(*asked) == [2, 4, 6]

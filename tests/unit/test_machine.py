@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.errors import ConflictError, UsageError
+from cluster.errors import ConflictError, UnavailableError, UsageError
 from serve import machine
 from serve.machine import Ports, ServerState
 
@@ -79,28 +79,21 @@ def state(pid: int) -> ServerState:
     return ServerState(pid=pid, host="127.0.0.1", port=1, url="http://127.0.0.1:1", started_at=1, run_dir="/nowhere")
 
 
-def test_the_record_of_a_dead_server_keeps_nobody_out(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    machine.write_state(tmp_path, state(process.pid))
-    assert machine.read_state(tmp_path) == state(process.pid)
-    machine.refuse_second_server(tmp_path)
+def test_one_server_a_data_folder_from_its_very_start(tmp_path: Path) -> None:
+    with machine.sole_server(tmp_path):
+        with pytest.raises(ConflictError, match="starting"), machine.sole_server(tmp_path):
+            pass
+        machine.write_state(tmp_path, state(77))
+        with pytest.raises(ConflictError, match="process 77"), machine.sole_server(tmp_path):
+            pass
+        assert machine.read_state(tmp_path) == state(77)
+    assert machine.read_state(tmp_path) is None
 
 
-def test_the_record_of_another_program_with_that_process_id_keeps_nobody_out(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        machine.write_state(tmp_path, state(process.pid))
-        machine.refuse_second_server(tmp_path)
-        process.kill()
-
-
-def test_a_live_server_keeps_a_second_one_out(tmp_path: Path) -> None:
-    program = [sys.executable, "-c", "input()", "raycall", "serve"]
-    with subprocess.Popen(program, stdin=subprocess.PIPE) as process:
-        machine.write_state(tmp_path, state(process.pid))
-        with pytest.raises(ConflictError, match=str(process.pid)):
-            machine.refuse_second_server(tmp_path)
-        process.kill()
+def test_the_record_of_a_killed_server_keeps_nobody_out(tmp_path: Path) -> None:
+    machine.write_state(tmp_path, state(os.getpid()))
+    with machine.sole_server(tmp_path):
+        assert machine.read_state(tmp_path) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}'])
@@ -110,27 +103,39 @@ def test_a_record_that_cannot_be_read_is_no_record(tmp_path: Path, text: str) ->
 
 
 def test_leftovers_are_ended_and_nobody_else(tmp_path: Path) -> None:
-    mine = tmp_path / "run-1"
-    # One that ignores the polite signal, marked by its environment; one marked by its arguments; one of another folder.
+    mine, other = tmp_path / "run-1", tmp_path / "run-12"
     stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
+    program = [sys.executable, "-c", stubborn]
     processes = [
-        subprocess.Popen([sys.executable, "-c", stubborn], env={**os.environ, "MARK": str(mine)}, stdout=subprocess.PIPE),
-        subprocess.Popen([sys.executable, "-c", stubborn, str(mine / "x.cfg")], stdout=subprocess.PIPE),
-        subprocess.Popen([sys.executable, "-c", stubborn, str(tmp_path / "run-2")], stdout=subprocess.PIPE),
+        subprocess.Popen(program, env={**os.environ, **machine.marked(mine)}, stdout=subprocess.PIPE),
+        # A folder whose name begins alike, and somebody who merely reads a file of ours.
+        subprocess.Popen(program, env={**os.environ, **machine.marked(other)}, stdout=subprocess.PIPE),
+        subprocess.Popen([*program, str(mine / "ray" / "x.log")], stdout=subprocess.PIPE),
     ]
     try:
         for process in processes:
             assert process.stdout is not None
             process.stdout.readline()
         machine.end_leftovers(mine, grace_s=0.1)
-        assert [process.wait(10) for process in processes[:2]] == [-9, -9]
-        assert processes[2].poll() is None
+        assert processes[0].wait(10) == -9
+        assert [process.poll() for process in processes[1:]] == [None, None]
     finally:
         for process in processes:
             process.kill()
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
+
+
+def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UnavailableError, match="somebody else"):
+        machine._own_folder(tmp_path / "run")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(UnavailableError):
+        machine._own_folder(tmp_path / "open")
 
 
 def test_the_run_folder_is_short_and_the_data_folders_own(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from actors.router import Router, RouterSettings
+from actors.router import RETRY_S, Router, RouterSettings
 from cluster.errors import ShardError
 from cluster.model.guard import All
 from cluster.model.query import LegAnswer, LexicalQuery, PartitionFailure, Pins, TermStatistics
@@ -68,8 +69,8 @@ def shards() -> dict[str, FakeShard]:
 
 @pytest.fixture
 def make_router(tmp_path: Path, shards: dict[str, FakeShard]) -> Callable[..., Router]:
-    def make(account: str = "acme") -> Router:
-        return Router(GenerationStore(tmp_path), account, shards, {}, RouterSettings())
+    def make(account: str = "acme", **options: Any) -> Router:
+        return Router(GenerationStore(tmp_path), account, shards, {}, RouterSettings(), **options)
 
     return make
 
@@ -121,14 +122,19 @@ async def test_a_new_generation_is_opened_by_every_shard_before_it_is_served(
 ) -> None:
     store = GenerationStore(tmp_path)
     publish(store, "g1", 1)
-    router = make_router()
+    now = [0.0]
+    router = make_router(clock=lambda: now[0])
     await router.refresh()
     publish(store, "g2", 1, required="g1")
     shards["lexical-0"].error = ShardError("restarting")
     assert await router.refresh() == []
     assert router.served()["demo"].generation == "g1"
+    assert router.refused() == {"demo": "restarting"}
     shards["lexical-0"].error = None
+    assert await router.refresh() == []
+    now[0] += RETRY_S
     assert await router.refresh() == ["demo"]
+    assert router.refused() == {}
     assert router.served()["demo"].generation == "g2"
     assert shards["lexical-1"].prepared[-1] == {"demo": "g2"}
     assert await router.refresh() == []
@@ -163,3 +169,30 @@ async def test_a_query_over_no_project_asks_nobody(
     answer = await router.lexical(LexicalQuery(text="x", guard=All(()), pins={}, k=1), soon())
     assert answer.ids == ()
     assert all(not shard.asked for shard in shards.values())
+
+
+async def test_a_query_pinned_to_the_generation_before_the_swap_loses_nothing(
+    tmp_path: Path, shards: dict[str, FakeShard], make_router: Callable[..., Router]
+) -> None:
+    store = GenerationStore(tmp_path)
+    publish(store, "g1", 8)
+    router = make_router()
+    await router.refresh()
+    publish(store, "g2", 1, required="g1")
+    await router.refresh()
+    assert (await router.lexical(query("g1"), soon())).ids == SHARDS
+    assert len((await router.lexical(query("g2"), soon())).ids) == 1
+    with pytest.raises(ShardError, match=r"g0 .* is gone"):
+        await router.lexical(query("g0"), soon())
+
+
+async def test_what_a_generation_needs_is_ready_before_it_is_served(tmp_path: Path, make_router: Callable[..., Router]) -> None:
+    publish(GenerationStore(tmp_path), "g1", 1)
+    seen = []
+
+    async def before_swap(manifest: Any) -> None:
+        seen.append((manifest.generation, dict(router.served())))
+
+    router = make_router(before_swap=before_swap)
+    await router.refresh()
+    assert seen == [("g1", {})]

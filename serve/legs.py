@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from cluster.errors import EmbedderError, OverloadedError, RaycallError, ShardError
+from cluster.errors import EmbedderError, OverloadedError, RaycallError, ShardError, UnavailableError
 from cluster.model.guard import Guard
 from cluster.model.manifest import Manifest, VectorIdentity
-from cluster.model.query import Degradation, LegAnswer, LegReport, LexicalQuery, SearchRequest, VectorQuery
+from cluster.model.query import (
+    Degradation,
+    LegAnswer,
+    LegReport,
+    LexicalQuery,
+    PartitionFailure,
+    Pins,
+    ProjectFailure,
+    SearchRequest,
+    VectorQuery,
+)
 from cluster.ports import Clock
 from serve.plan import Plan
 
@@ -22,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 LEXICAL, VECTOR = "lexical", "vector"
 _Result = TypeVar("_Result")
+#: Failures whose own words a caller may read. What is damaged says how, with row numbers and file names: for the log alone.
+_OPEN_CODES = frozenset({UnavailableError.code, ShardError.code, OverloadedError.code})
 
 
 class Legs(Protocol):
@@ -81,6 +93,7 @@ class LegRunner:
         if not self.plan.pins:
             return _not_run(LEXICAL), _not_run(VECTOR)
         lexical, vector = await asyncio.gather(self._lexical(), self._vector())
+        vector = _without_vectors(lexical, vector)
         errors = [outcome.error for outcome in (lexical, vector) if outcome.error is not None]
         if errors and lexical.answer is None and vector.answer is None:
             if all(isinstance(error, OverloadedError) for error in errors):
@@ -96,7 +109,7 @@ class LegRunner:
             k=self.window,
             statistics_mode=self.request.statistics,
         )
-        outcome = await self._asked(LEXICAL, lambda: self.legs.lexical(query, self.deadline))
+        outcome = await self._asked(LEXICAL, self.plan.pins, lambda: self.legs.lexical(query, self.deadline))
         return replace(outcome, notices=(*outcome.notices, *_lexical_notices(outcome)))
 
     async def _vector(self) -> LegOutcome:
@@ -115,17 +128,19 @@ class LegRunner:
             notice = Degradation(code="query_without_vector", detail=detail)
             return LegOutcome(report=LegReport(leg=VECTOR, ran=False), notices=(notice,), timings_ms=took)
         query = VectorQuery(vector=vector, identity=identity, guard=self.guard, pins=self.plan.vector_pins, k=self.window)
-        outcome = await self._asked(VECTOR, lambda: self.legs.vector(query, self.deadline), identity.key)
+        outcome = await self._asked(VECTOR, self.plan.vector_pins, lambda: self.legs.vector(query, self.deadline), identity.key)
         return replace(outcome, timings_ms={**took, **outcome.timings_ms})
 
-    async def _asked(self, leg: str, ask: Callable[[], Awaitable[LegAnswer]], identity: str | None = None) -> LegOutcome:
+    async def _asked(
+        self, leg: str, pins: Pins, ask: Callable[[], Awaitable[LegAnswer]], identity: str | None = None
+    ) -> LegOutcome:
         start = self.clock.monotonic()
         try:
             answer = await self._in_time(ask, ShardError)
         except RaycallError as error:
             self._log_failure(leg, error)
             return _missing(leg, error, f"{leg}_leg_unavailable", self._since(start))
-        outcome = _answered(leg, answer, identity, self._since(start))
+        outcome = _answered(leg, pins, answer, identity, self._since(start))
         if outcome.error is not None:
             self._log_failure(leg, outcome.error)
         return outcome
@@ -152,13 +167,14 @@ class LegRunner:
         logger.warning("leg did not answer: %s", error.detail, extra=extra)
 
 
-def _answered(leg: str, answer: LegAnswer, identity: str | None, took_ms: float) -> LegOutcome:
+def _answered(leg: str, pins: Pins, answer: LegAnswer, identity: str | None, took_ms: float) -> LegOutcome:
+    failed = _by_project(answer.failures)
     report = LegReport(
         leg=leg,
         ran=bool(answer.answered) or not answer.failures,
-        asked=answer.asked,
-        answered=answer.answered,
-        failed=answer.failures,
+        asked=len(pins),
+        answered=len(pins) - len(failed),
+        failed=failed,
         hits=len(answer.ids),
         matched=answer.matched,
         identity=identity,
@@ -166,11 +182,34 @@ def _answered(leg: str, answer: LegAnswer, identity: str | None, took_ms: float)
     )
     timings = {leg: took_ms}
     if not report.ran:
-        missing = ShardError(answer.failures[0].detail)
-        notice = Degradation(code=f"{leg}_leg_unavailable", detail=f"no partition answered: {missing.detail}")
+        missing = ShardError(failed[0].detail)
+        notice = Degradation(code=f"{leg}_leg_unavailable", detail=f"no part of the index answered: {missing.detail}")
         return LegOutcome(report=report, notices=(notice,), error=missing, timings_ms=timings)
-    notices = (_partition_notice(leg, answer),) if answer.failures else ()
+    notices = (_partition_notice(leg, failed),) if failed else ()
     return LegOutcome(report=report, answer=answer, notices=notices, timings_ms=timings)
+
+
+def _by_project(failures: Iterable[PartitionFailure]) -> tuple[ProjectFailure, ...]:
+    """One failure a project, the first one's."""
+    found: dict[str, ProjectFailure] = {}
+    for failure in sorted(failures, key=lambda failure: (failure.project, failure.bucket)):
+        detail = "a part of its index cannot be read; the log says more, and indexing again rebuilds it"
+        detail = failure.detail if failure.code in _OPEN_CODES else detail
+        known = ProjectFailure(project=failure.project, generation=failure.generation, code=failure.code, detail=detail)
+        found.setdefault(failure.project, known)
+    return tuple(found.values())
+
+
+def _without_vectors(lexical: LegOutcome, vector: LegOutcome) -> LegOutcome:
+    """`vector`, taken out of the answer when it found nothing where words did: every row has some cosine, so what the question
+    may read has no vector. The words then keep their full weight."""
+    if vector.answer is None or vector.answer.ids or lexical.answer is None or not lexical.answer.ids:
+        return vector
+    notices = vector.notices
+    if not notices:
+        detail = "no row here has a vector yet: rows were found by their words alone"
+        notices = (Degradation(code="no_vectors", detail=detail),)
+    return replace(vector, answer=None, notices=notices)
 
 
 def _not_run(leg: str) -> LegOutcome:
@@ -189,9 +228,9 @@ def _missing(leg: str, error: RaycallError, code: str, took_ms: float) -> LegOut
     )
 
 
-def _partition_notice(leg: str, answer: LegAnswer) -> Degradation:
-    projects = ", ".join(sorted({failure.project for failure in answer.failures}))
-    detail = f"{len(answer.failures)} of {answer.asked} {leg} partitions did not answer; their rows are missing: {projects}"
+def _partition_notice(leg: str, failed: Iterable[ProjectFailure]) -> Degradation:
+    projects = ", ".join(failure.project for failure in failed)
+    detail = f"a part of the {leg} index did not answer; rows are missing from: {projects}"
     return Degradation(code="partition_failed", detail=detail)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ class Plan:
     pins: Pins
     #: Those of them whose vectors are of `identity`: the vector leg's pins.
     vector_pins: Pins
-    #: None when no addressed project has a vector.
+    #: None when no addressed project has a generation.
     identity: VectorIdentity | None
     notices: tuple[Degradation, ...] = ()
 
@@ -54,28 +55,22 @@ def make_plan(
 
 
 def _leading_identity(manifests: Iterable[Manifest]) -> VectorIdentity | None:
-    """The identity that covers most rows with vectors; of equals, the first by its key."""
-    covered: dict[VectorIdentity, int] = {}
-    for manifest in manifests:
-        covered[manifest.identity] = covered.get(manifest.identity, 0) + manifest.vectors
-    covered = {identity: rows for identity, rows in covered.items() if rows}
-    return min(covered, key=lambda identity: (-covered[identity], identity.key), default=None)
+    """The identity of most projects; of equals, the first by its key. Numbers of rows do not count: the caller may not read
+    all of them, and which model served must not tell how many there are."""
+    projects = Counter(manifest.identity for manifest in manifests)
+    return min(projects, key=lambda identity: (-projects[identity], identity.key), default=None)
 
 
 def _notices(
     addressed: Collection[str], manifests: Mapping[str, Manifest], identity: VectorIdentity | None
 ) -> Iterable[Degradation]:
-    # Numbers of rows stay out of these sentences: they would count rows that the caller may not read.
+    # Numbers of rows stay out of these sentences and of what decides on them: they count rows that the caller may not read.
     if not addressed:
         yield Degradation(code="no_projects", detail="there is no project yet that this key may search")
     waiting = [name for name in addressed if name not in manifests]
     if waiting:
         yield Degradation(code="not_indexed_yet", detail=f"registered, but not searchable until indexed: {', '.join(waiting)}")
-    if identity is None:
-        if any(manifest.rows for manifest in manifests.values()):
-            yield Degradation(code="no_vectors", detail="no row here has a vector yet: rows were found by their words alone")
-        return
-    others = [name for name, manifest in manifests.items() if manifest.identity != identity and manifest.rows]
-    if others:
+    others = [name for name, manifest in manifests.items() if manifest.identity != identity]
+    if identity is not None and others:
         detail = f"vectors are compared within one model only ({identity.key}); by their words alone: {', '.join(others)}"
         yield Degradation(code="identity_mismatch", detail=detail)

@@ -102,7 +102,6 @@ def _leg(leg: LegReport) -> dict[str, Any]:
             {
                 "project": failure.project,
                 "generation": failure.generation,
-                "bucket": failure.bucket,
                 "code": failure.code,
                 "detail": failure.detail,
             }

@@ -164,15 +164,29 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectFailure:
+    """A project of which a part could not answer, as a caller is told: nothing in it depends on how many rows there are."""
+
+    project: str
+    generation: str
+    #: An error code of `cluster.errors`.
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LegReport:
-    """What one leg did for this answer."""
+    """What one leg did for this answer. Counted in projects: the number of a project's partitions follows from its rows, of
+    which the caller may not read all."""
 
     #: "lexical" or "vector".
     leg: str
     ran: bool
+    #: Projects that the leg was asked about, and those of them that answered whole.
     asked: int = 0
     answered: int = 0
-    failed: tuple[PartitionFailure, ...] = ()
+    #: The others, by name.
+    failed: tuple[ProjectFailure, ...] = ()
     hits: int = 0
     matched: int | None = None
     identity: str | None = None

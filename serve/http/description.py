@@ -68,8 +68,8 @@ ANSWER_EXAMPLE: dict[str, Any] = {
             {
                 "leg": "lexical",
                 "ran": True,
-                "asked": 2,
-                "answered": 2,
+                "asked": 1,
+                "answered": 1,
                 "failed": [],
                 "hits": 1,
                 "matched": 1,
@@ -79,8 +79,8 @@ ANSWER_EXAMPLE: dict[str, Any] = {
             {
                 "leg": "vector",
                 "ran": True,
-                "asked": 2,
-                "answered": 2,
+                "asked": 1,
+                "answered": 1,
                 "failed": [],
                 "hits": 1,
                 "matched": None,

@@ -186,17 +186,16 @@ class HitView(BaseModel):
 
 
 class FailureView(BaseModel):
-    """A partition that did not answer."""
+    """A project of which a part did not answer."""
 
     project: str
     generation: str
-    bucket: str
     code: str
     detail: str
 
 
 class LegView(BaseModel):
-    """What one leg did."""
+    """What one leg did. `asked` and `answered` count projects: those addressed, and those of them that answered whole."""
 
     leg: Literal["lexical", "vector"]
     ran: bool

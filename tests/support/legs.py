@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +28,9 @@ def make_manifest(
     rows: int = 10,
     vectors: int | None = None,
     identity: VectorIdentity = IDENTITY,
+    buckets: int = 1,
 ) -> Manifest:
-    """A generation of one bucket; nothing stands behind it."""
+    """A generation whose rows are all in the first of its buckets; nothing stands behind it."""
     bucket = Bucket(
         name="b0000",
         rows=rows,
@@ -46,14 +47,13 @@ def make_manifest(
         watermark=1,
         analyzer="test",
         identity=identity,
-        buckets=(bucket,),
+        buckets=(bucket, *(replace(bucket, name=f"b{number:04}", rows=0, vectors=0) for number in range(1, buckets))),
     )
 
 
-def failure(project: str = "main") -> PartitionFailure:
-    return PartitionFailure(
-        project=project, generation=f"g-{project}", bucket="b0000", code="shard_unavailable", detail="the shard is restarting"
-    )
+def failure(project: str = "main", **changes: str) -> PartitionFailure:
+    values = {"bucket": "b0000", "code": "shard_unavailable", "detail": "the shard is restarting", **changes}
+    return PartitionFailure(project=project, generation=f"g-{project}", **values)
 
 
 @dataclass
@@ -121,7 +121,7 @@ class FakeLegs:
             scores = {node_id: score for node_id, score in scores.items() if node_id in visible}
         hits = sorted(scores.items(), key=lambda hit: (-hit[1], hit[0]))[: query.k]
         failures = self.failures.get(leg, ())
-        asked = len(query.pins)
+        asked = sum(len(self.manifests[project].buckets) for project in query.pins)
         return LegAnswer(
             ids=tuple(node_id for node_id, _ in hits),
             scores=np.array([score for _, score in hits], dtype=np.float64),

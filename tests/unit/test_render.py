@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.model.nodes import Node, Related, Source
-from cluster.model.query import Answer, Degradation, Disclosure, Fusion, Hit, LegReport, Score, Snippet
+from cluster.model.query import Answer, Degradation, Disclosure, Fusion, Hit, LegReport, ProjectFailure, Score, Snippet
 from serve.render import TEXT_BUDGET, to_json, to_text
 from tests.support.factories import make_edge, make_node
-from tests.support.legs import failure
 
 
 def hit(node: Node, *related: Related, omitted: int = 0, fused: float = 0.8612) -> Hit:
@@ -33,13 +32,16 @@ def neighbour(hit_id: str = "n1", other: str = "n2", *, incoming: bool = False, 
     return Related(edge=edge, direction="incoming" if incoming else "outgoing", node=node)
 
 
+FAILURE = ProjectFailure(project="main", generation="g-main", code="shard_unavailable", detail="the shard is restarting")
+
+
 def answer(*hits: Hit, degradations: tuple[Degradation, ...] = (), explain: dict[str, Any] | None = None) -> Answer:
     return Answer(
         query_id="q1",
         hits=hits,
         disclosure=Disclosure(
             legs=(
-                LegReport(leg="lexical", ran=True, asked=2, answered=1, failed=(failure(),), hits=3, matched=40, took_ms=1.5),
+                LegReport(leg="lexical", ran=True, asked=2, answered=1, failed=(FAILURE,), hits=3, matched=40, took_ms=1.5),
                 LegReport(leg="vector", ran=False),
             ),
             fusion=Fusion.WEIGHTED,

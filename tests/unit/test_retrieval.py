@@ -27,7 +27,7 @@ from cluster.graph.memory import MemoryGraphStore
 from cluster.guards import allows, expansion_guard, search_guard
 from cluster.model.access import Principal
 from cluster.model.nodes import Node, Scope, Visibility
-from cluster.model.query import Answer, Degradation, Fusion, SearchRequest, Statistics
+from cluster.model.query import Answer, Degradation, Fusion, ProjectFailure, SearchRequest, Statistics
 from cluster.ports import Project, WriteBatch
 from serve.question import make_question
 from serve.render import to_json
@@ -173,9 +173,9 @@ def test_an_account_without_projects_answers_with_nothing_and_says_so() -> None:
     assert (ids(answer), codes(answer)) == ([], ["no_projects"])
 
 
-def test_the_identity_of_most_rows_serves_and_the_other_is_disclosed() -> None:
+def test_the_identity_of_most_projects_serves_and_the_other_is_disclosed() -> None:
     manifests = {
-        "main": make_manifest("main", rows=50),
+        "main": make_manifest("main", rows=5_000),
         "ap-erp": make_manifest("ap-erp", rows=30, identity=OTHER_IDENTITY),
         "NOT": make_manifest("NOT", rows=30, identity=OTHER_IDENTITY),
     }
@@ -191,7 +191,7 @@ def test_the_identity_of_most_rows_serves_and_the_other_is_disclosed() -> None:
 
 
 def test_without_any_vector_the_words_serve_alone_at_full_weight() -> None:
-    answer = Bench(doc("a"), manifests={"main": make_manifest(vectors=0)}).ask()
+    answer = Bench(doc("a"), manifests={"main": make_manifest(vectors=0)}, vector_scores={}).ask()
     assert codes(answer) == ["no_vectors"]
     assert [hit.score.fused for hit in answer.hits] == [1.0]
 
@@ -251,19 +251,34 @@ def test_with_no_leg_left_the_call_fails_as_unavailable() -> None:
         Bench(doc("a"), errors=full).ask()
 
 
+def told(project: str, code: str = "shard_unavailable", detail: str = "the shard is restarting") -> ProjectFailure:
+    return ProjectFailure(project=project, generation=f"g-{project}", code=code, detail=detail)
+
+
+def test_partitions_that_fail_are_told_by_project_and_never_in_words_that_count_rows() -> None:
+    damaged = failure("NOT", bucket="b0001", code="corrupt_index", detail="vectors.faiss has row 7, the bucket has 5 rows")
+    manifests = {"main": make_manifest(buckets=3), "NOT": make_manifest("NOT", buckets=2)}
+    failures = {"vector": (failure(), failure(bucket="b0001"), damaged)}
+    answer = Bench(doc("a"), manifests=manifests, failures=failures).ask()
+    report = leg(answer, "vector")
+    assert (report.ran, report.asked, report.answered) == (True, 2, 0)
+    assert [(one.project, one.code) for one in report.failed] == [("NOT", "corrupt_index"), ("main", "shard_unavailable")]
+    assert "row 7" not in str(to_json(answer)) and "b0001" not in str(to_json(answer))
+
+
 def test_a_failed_partition_is_named_and_the_rest_answers() -> None:
     manifests = {"main": make_manifest(), "NOT": make_manifest("NOT")}
     answer = Bench(doc("a"), manifests=manifests, failures={"lexical": (failure("NOT"),)}).ask()
     assert codes(answer) == ["partition_failed"]
     report = leg(answer, "lexical")
-    assert (report.ran, report.asked, report.answered, report.failed) == (True, 2, 1, (failure("NOT"),))
+    assert (report.ran, report.asked, report.answered, report.failed) == (True, 2, 1, (told("NOT"),))
 
 
 def test_a_leg_without_a_living_partition_counts_as_missing() -> None:
     answer = Bench(doc("a"), failures={"vector": (failure(),)}).ask()
     assert codes(answer) == ["vector_leg_unavailable"]
     assert answer.hits[0].score.fused == 1.0
-    assert leg(answer, "vector").failed == (failure(),)
+    assert leg(answer, "vector").failed == (told("main"),)
 
 
 def test_a_query_without_a_vector_is_answered_by_its_words() -> None:
@@ -506,6 +521,33 @@ def test_what_was_cut_and_how_to_get_it_is_said() -> None:
     last = bench.ask(limit=100)
     assert len(last.hits) == 100 and last.disclosure.omitted == {}
     assert last.disclosure.more is not None and "narrow" in last.disclosure.more
+
+
+def everything_told(answer: Answer) -> Any:
+    body = to_json(answer)
+    del body["disclosure"]["timings_ms"]
+    for report in body["disclosure"]["legs"]:
+        del report["took_ms"]
+    return body
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 200_000), st.integers(1, 4), st.booleans()), min_size=2, max_size=2), st.booleans())
+def test_nothing_that_is_told_depends_on_rows_that_the_key_may_not_read(
+    sizes: list[tuple[int, int, bool]], two_models: bool
+) -> None:
+    def ask(*sizes: tuple[int, int, bool]) -> Any:
+        manifests = {
+            name: make_manifest(name, rows=rows, buckets=buckets, vectors=rows if embedded else 0, identity=identity)
+            for (rows, buckets, embedded), name, identity in zip(
+                sizes, ("main", "NOT"), (IDENTITY, OTHER_IDENTITY if two_models else IDENTITY), strict=True
+            )
+        }
+        bench = Bench(doc("a", agents=("iris",)), doc("b", project="NOT", agents=("iris",)), manifests=manifests)
+        bench.write(nodes=tuple(doc(f"hidden{number}", agents=("other",)) for number in range(sizes[0][1])))
+        return everything_told(bench.ask(principal=make_agent("iris"), explain=True))
+
+    assert ask(*sizes) == ask((1, 1, True), (1, 1, True))
 
 
 def test_notices_of_the_front_lead_the_degradations() -> None:

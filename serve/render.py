@@ -15,7 +15,7 @@ TEXT_BUDGET = 80_000
 _TEXT_ORDER = ("title", "path", "symbol", "summary", "content")
 _DIVIDER = "---"
 #: Properties that describe the row to the program and not to the reader.
-_INTERNAL = frozenset({"embedding", "accountId", "account_id", "account", "content_offset_line"})
+_INTERNAL = frozenset({"embedding", "accountId", "account_id", "account", "prefix_chars", "header_lines"})
 
 
 # --- JSON --------------------------------------------------------------------------------------------------------------------

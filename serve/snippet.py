@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from cluster.model.nodes import Node
@@ -83,8 +83,8 @@ def query_words(query: str) -> QueryWords:
 def make_snippet(node: Node, words: QueryWords, width: int = WIDTH) -> Snippet:
     """The best passage of `node`'s content, or of its summary or title when only they hold a word of the question.
 
-    `start_line` is known for content alone: it begins at the node's source line, plus `content_offset_line` of the node's
-    properties where the content starts that many lines below.
+    `start_line` is known for content alone: it begins at the node's source line. The first `prefix_chars` characters of a
+    chunk of a table, by its properties, repeat the table's header, which is in the `header_lines` of the source.
     """
     content = node.text.get("content", "")
     texts = [text for text in (content, node.text.get("summary", ""), node.text.get("title", "")) if text]
@@ -105,9 +105,11 @@ def make_snippet(node: Node, words: QueryWords, width: int = WIDTH) -> Snippet:
 def _line(node: Node, content: str, start: int) -> int | None:
     if node.source is None:
         return None
-    offset = node.properties.get("content_offset_line", 0)
-    below = offset if isinstance(offset, int) else 0
-    return (node.source.start_line or 1) + below + content.count("\n", 0, start)
+    prefix, header = node.properties.get("prefix_chars", 0), node.properties.get("header_lines")
+    prefix = prefix if isinstance(prefix, int) else 0
+    if start < prefix and isinstance(header, Sequence) and header and isinstance(header[0], int):
+        return header[0] + content.count("\n", 0, start)
+    return (node.source.start_line or 1) + content.count("\n", prefix, max(prefix, start))
 
 
 # --- the words of a question -------------------------------------------------------------------------------------------------

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from cluster.model.nodes import Node, Source, Store
 from cluster.model.query import Snippet
 from jobs.chunk import joins
+from jobs.markdown import extract_markdown
+from jobs.model import FileContext
 from serve.snippet import WIDTH, make_snippet, query_words
 
 
-def node(content: str = "", *, start_line: int | None = 10, offset: int | None = None, **text: str) -> Node:
+def node(content: str = "", *, start_line: int | None = 10, **text: str) -> Node:
     return Node(
         id="n",
         account="a",
@@ -23,7 +25,6 @@ def node(content: str = "", *, start_line: int | None = 10, offset: int | None =
         store=Store.STRUCTURE,
         labels=("Chunk",),
         text={**text, **({"content": content} if content else {})},
-        properties={} if offset is None else {"content_offset_line": offset},
         source=Source(repository="r", path="src/a.py", start_line=start_line),
     )
 
@@ -98,13 +99,27 @@ def test_the_line_counts_from_where_the_content_starts() -> None:
     content = "x\n" * 300 + "needle"
     words = query_words("needle")
     plain = make_snippet(node(content), words)
-    lower = make_snippet(node(content, offset=3), words)
     whole_file = make_snippet(node(content, start_line=None), words)
     assert plain.start_line is not None
     lines_before = content[: content.rindex(plain.text)].count("\n")
     assert plain.start_line == 10 + lines_before
-    assert lower.start_line == plain.start_line + 3
     assert whole_file.start_line == 1 + lines_before
+
+
+HEADED = "# List\n\nText before.\n\n| name | size |\n| --- | --- |\n"
+
+
+@pytest.mark.parametrize("query", ["row7", "row30", "row59", "name", "size row12", "absent"])
+def test_the_lines_of_a_table_that_was_cut_are_those_of_the_file(query: str) -> None:
+    text = HEADED + "".join(f"| row{number} | {number * 'x'} |\n" for number in range(60))
+    context = FileContext(account="a", project="p", repository="r", path="sizes.md", commit=None, now=0, max_chars=300)
+    chunks = [one for one in extract_markdown(text, context).nodes if "content" in one.text]
+    assert sum("prefix_chars" in chunk.properties for chunk in chunks) > 3
+    lines = text.split("\n")
+    for chunk in chunks:
+        snippet = make_snippet(chunk, query_words(query), 60)
+        assert snippet.start_line is not None
+        assert snippet.text.split("\n")[0] in lines[snippet.start_line - 1], (snippet, chunk)
 
 
 def test_blank_lines_before_the_passage_go_and_its_indentation_stays() -> None:

@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from cluster.embed.batching import estimate_tokens
 from cluster.errors import EmbedderError, OverloadedError, RaycallError, ShardError, UnavailableError
 from cluster.model.guard import Guard
 from cluster.model.manifest import Manifest, VectorIdentity
@@ -56,6 +57,10 @@ class Legs(Protocol):
 
         Raises EmbedderError when the model did not answer.
         """
+        ...
+
+    def max_query_tokens(self, identity: VectorIdentity) -> int | None:
+        """Tokens of a query that the model of `identity` reads; None when that is not known."""
         ...
 
 
@@ -129,7 +134,16 @@ class LegRunner:
             return LegOutcome(report=LegReport(leg=VECTOR, ran=False), notices=(notice,), timings_ms=took)
         query = VectorQuery(vector=vector, identity=identity, guard=self.guard, pins=self.plan.vector_pins, k=self.window)
         outcome = await self._asked(VECTOR, self.plan.vector_pins, lambda: self.legs.vector(query, self.deadline), identity.key)
-        return replace(outcome, timings_ms={**took, **outcome.timings_ms})
+        notices = (*outcome.notices, *self._cut_notices(identity)) if outcome.answer is not None else outcome.notices
+        return replace(outcome, notices=notices, timings_ms={**took, **outcome.timings_ms})
+
+    def _cut_notices(self, identity: VectorIdentity) -> tuple[Degradation, ...]:
+        """Counting exactly takes the model's own tokenizer; the estimate states a cut rather too often than too rarely."""
+        most = self.legs.max_query_tokens(identity)
+        if most is None or estimate_tokens(self.request.query) <= most:
+            return ()
+        detail = f"the model reads {most} tokens of a query, and this one may have more: its end counts by its words alone"
+        return (Degradation(code="query_cut_for_vectors", detail=detail),)
 
     async def _asked(
         self, leg: str, pins: Pins, ask: Callable[[], Awaitable[LegAnswer]], identity: str | None = None
@@ -205,11 +219,10 @@ def _without_vectors(lexical: LegOutcome, vector: LegOutcome) -> LegOutcome:
     may read has no vector. The words then keep their full weight."""
     if vector.answer is None or vector.answer.ids or lexical.answer is None or not lexical.answer.ids:
         return vector
-    notices = vector.notices
-    if not notices:
-        detail = "no row here has a vector yet: rows were found by their words alone"
-        notices = (Degradation(code="no_vectors", detail=detail),)
-    return replace(vector, answer=None, notices=notices)
+    if vector.report.failed:
+        return replace(vector, answer=None)
+    detail = "no row here has a vector yet: rows were found by their words alone"
+    return replace(vector, answer=None, notices=(Degradation(code="no_vectors", detail=detail),))
 
 
 def _not_run(leg: str) -> LegOutcome:

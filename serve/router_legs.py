@@ -32,6 +32,8 @@ class RouterLegs:
         self._router = router
         self._clock = clock
         self._embed_timeout_s = embed_timeout_s
+        embedders = tuple(embedders)
+        self._max_tokens = {embedder.identity: embedder.max_tokens for embedder in embedders}
         self._batchers = {
             embedder.identity: Batcher(_in_thread(embedder), max_batch=max_batch, clock=clock.monotonic)
             for embedder in embedders
@@ -49,6 +51,10 @@ class RouterLegs:
     async def vector(self, query: VectorQuery, deadline: float) -> LegAnswer:
         """See `Router.vector`."""
         return await self._router.vector(query, deadline)
+
+    def max_query_tokens(self, identity: VectorIdentity) -> int | None:
+        """Tokens that the embedder of `identity` reads; None where none is configured."""
+        return self._max_tokens.get(identity)
 
     async def embed(self, text: str, identity: VectorIdentity, deadline: float) -> Vector | None:
         """The vector of `text`, or None when the model has none for it; raises EmbedderError when it is late or down."""

@@ -73,6 +73,7 @@ class FakeLegs:
     hanging: set[str] = field(default_factory=set)
     failures: dict[str, tuple[PartitionFailure, ...]] = field(default_factory=dict)
     without_vector: bool = False
+    query_tokens: int | None = None
     #: Every query that arrived, by leg.
     lexical_queries: list[LexicalQuery] = field(default_factory=list)
     vector_queries: list[VectorQuery] = field(default_factory=list)
@@ -103,6 +104,9 @@ class FakeLegs:
         self.embedded.append(text)
         await self._fate("embed")
         return None if self.without_vector else letters(text)
+
+    def max_query_tokens(self, identity: VectorIdentity) -> int | None:
+        return self.query_tokens
 
     async def _fate(self, leg: str) -> None:
         if leg in self.hanging:

@@ -287,6 +287,22 @@ def test_a_query_without_a_vector_is_answered_by_its_words() -> None:
     assert answer.hits[0].score.fused == 1.0
 
 
+@pytest.mark.parametrize("query", ["alpha " * 30, "検索" * 30, "alpha" * 60], ids=["words", "unspaced", "one-word"])
+def test_a_query_longer_than_the_model_reads_is_stated(query: str) -> None:
+    answer = Bench(doc("a"), query_tokens=32).ask(query)
+    assert "query_cut_for_vectors" in codes(answer)
+    assert any("32 tokens" in notice.detail for notice in answer.disclosure.degradations)
+    assert "query_cut_for_vectors" not in codes(Bench(doc("a"), query_tokens=1000).ask(query))
+    assert "query_cut_for_vectors" not in codes(Bench(doc("a"), query_tokens=None).ask(query))
+
+
+def test_a_cut_is_not_stated_where_no_vector_was_compared() -> None:
+    gone = Bench(doc("a"), query_tokens=2, errors={"embed": EmbedderError("down")}).ask("alpha " * 30)
+    assert codes(gone) == ["embedder_unavailable"]
+    empty = Bench(doc("a"), query_tokens=2, vector_scores={}).ask("alpha " * 30)
+    assert codes(empty) == ["no_vectors"]
+
+
 @pytest.mark.parametrize("query", ["!", "*", "~", "--", "&& ||", "?"])
 def test_a_query_of_signs_alone_is_answered_by_the_vector_leg(query: str) -> None:
     answer = Bench(doc("a")).ask(query)

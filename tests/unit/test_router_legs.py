@@ -70,3 +70,9 @@ async def test_a_failure_is_an_embedder_error_without_foreign_details_and_the_ne
     assert "/secret" not in caught.value.detail
     embedder.error = None
     assert await legs.embed("pump", FIRST, soon()) is not None
+
+
+def test_the_tokens_that_a_model_reads_are_those_of_its_embedder(tmp_path: Path) -> None:
+    legs = make_legs(tmp_path, Embedder(FIRST))
+    assert legs.max_query_tokens(FIRST) == Embedder(FIRST).max_tokens
+    assert legs.max_query_tokens(TARGET) is None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,13 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from cluster.config import Config
-from cluster.errors import RaycallError
+from cluster.errors import RaycallError, UnavailableError
+from cluster.model.manifest import Manifest
 from cluster.storage import GenerationStore
+from jobs.model import CALLS
 from jobs.setup import SystemClock, generations_root, open_store
 from jobs.walk import default_project, walk
 from serve import machine
+from serve.client import connect
 from serve.indexing import HerePool, Indexed, RayPool, index_folder, ingest_options
 from serve.keys import Keys
+from serve.machine import Ingress
 from serve.refiner import Refiner
 
 #: phase, done, total
@@ -29,8 +35,10 @@ Progress = Callable[[str, int, int | None], None]
 RAY_FROM_FILES = 400
 #: Seconds between two looks after the background work.
 TICK_S = 0.5
-#: A question that any repository can answer something to.
-FIRST_QUESTION = "where is the main entry point and what does it do"
+#: Calls that are looked at for the first question.
+FIRST_CALLS = 50_000
+#: Seconds that the application has to serve what was indexed while it started.
+SERVED_TIMEOUT_S = 60.0
 
 
 def index_command(config: Config, folder: Path, project: str | None, progress: Progress) -> dict[str, Any]:
@@ -42,6 +50,7 @@ def index_command(config: Config, folder: Path, project: str | None, progress: P
     name = project or default_project(folder)
     if not _is_large(config, folder, name):
         return indexed_as_json(index_folder(config, folder, name, progress, HerePool()))
+    machine.secure_ray(os.environ)
     from serve.stack import running_ray
 
     run_dir = machine.run_dir_of(config.data_dir).with_name(f"raycall-{os.getuid()}-i{os.getpid()}")
@@ -57,6 +66,7 @@ def serve_command(config: Config, *, index: Path | None, project: str | None, js
 
 
 def _serve(config: Config, index: Path | None, project: str | None, json: bool, progress: Progress) -> None:
+    machine.secure_ray(os.environ)
     from serve import stack
 
     for number in machine.ENDING:
@@ -66,26 +76,73 @@ def _serve(config: Config, index: Path | None, project: str | None, json: bool, 
     run_dir = machine.run_dir_of(config.data_dir)
     ports = machine.Ports()
     ingress = stack.planned_ingress(config, ports)
-    name = None if index is None else project or default_project(index)
+    # From here on the configuration says what is, so that the status does.
+    config = replace(config, ingress=replace(config.ingress, ha_proxy=ingress.ha_proxy))
     say = _Say(quiet=json)
     say(f"starting Ray on {_cpus(config)} CPUs")
     try:
         with stack.running_ray(config, run_dir, stack.environment_for(ingress, run_dir)):
-            say("starting the shards and the HTTP application")
-            with ThreadPoolExecutor(1) as beside:
-                # Much of it is waiting for processes to come up: indexing goes on meanwhile.
-                started = beside.submit(stack.start_everything, config, ingress)
-                if index is not None:
-                    say(f"indexing {index} as project {name}")
-                    say.report(index_folder(config, index, name, progress, RayPool(_cpus(config))))
-                started.result()
+            indexed = _start(config, ingress, index, project, progress, say)
             machine.write_state(config.data_dir, _state(ingress, run_dir))
-            say.ready(config, ingress, key_file, json=json)
-            if index is not None and not json:
-                say.first_answer(config, name)
+            question = _first_question(config, indexed.report.project) if indexed is not None else ""
+            say.ready(config, ingress, key_file, question, json=json)
+            if indexed is not None:
+                _until_served(config, indexed.manifest)
+                if not json:
+                    say.first_answer(config, indexed.report.project, question)
             _stay(config, stack)
+    except KeyboardInterrupt:
+        say("stopping")
     finally:
         ports.close()
+
+
+def _start(
+    config: Config, ingress: Ingress, index: Path | None, project: str | None, progress: Progress, say: _Say
+) -> Indexed | None:
+    """Brings the stack up and indexes meanwhile: much of a start is waiting for processes."""
+    from serve import stack
+
+    say("starting the shards and the HTTP application")
+    indexed = None
+    beside = ThreadPoolExecutor(1)
+    started = beside.submit(stack.start_everything, config, ingress)
+    try:
+        if index is not None:
+            say(f"indexing {index}")
+            indexed = index_folder(config, index, project, progress, RayPool(_cpus(config)))
+            say.report(indexed)
+        started.result()
+    finally:
+        # Not waited for: if indexing failed or was interrupted, Ray is stopped under it next.
+        beside.shutdown(wait=False)
+    return indexed
+
+
+def _until_served(config: Config, manifest: Manifest) -> None:
+    """Waits until the application serves what was indexed while it started."""
+    client = connect(config.data_dir, None, None, {}, 30.0)
+    until = time.monotonic() + SERVED_TIMEOUT_S
+    while time.monotonic() < until:
+        projects = client.json("GET", "/v1/status")["projects"]
+        if any(entry["project"] == manifest.project and entry["generation"] == manifest.generation for entry in projects):
+            return
+        time.sleep(0.1)
+    raise UnavailableError(f"generation {manifest.generation} of project {manifest.project} is not served")
+
+
+def _first_question(config: Config, project: str) -> str:
+    """Asks for the documented symbol of the project that is called most; without calls, for what the project is."""
+    store = open_store(config)
+    try:
+        edges = itertools.islice(store.edges(config.account, project), FIRST_CALLS)
+        called = [node_id for node_id, _ in Counter(edge.to_id for edge in edges if edge.type == CALLS).most_common(20)]
+        nodes = store.get_nodes(called)
+    finally:
+        store.close()
+    documented = (nodes[node_id].text for node_id in called if node_id in nodes)
+    symbol = next((text["symbol"] for text in documented if text.get("symbol") and text.get("summary")), None)
+    return f"what does {symbol} do" if symbol else f"what is {project}"
 
 
 def absolute(config: Config) -> Config:
@@ -161,12 +218,13 @@ class _Say:
             f"{len(report.skipped)} skipped{f' ({skipped})' if skipped else ''}; {manifest.rows} rows are searchable"
         )
 
-    def ready(self, config: Config, ingress: Any, key_file: Path, *, json: bool) -> None:
+    def ready(self, config: Config, ingress: Ingress, key_file: Path, question: str, *, json: bool) -> None:
         """Where the server is and how to ask it."""
-        if json:
-            import orjson
+        import orjson
 
+        if json:
             state = {"url": ingress.url, "port": ingress.port, "key_file": str(key_file), "ha_proxy": ingress.ha_proxy}
+            state["ha_proxy_problem"] = ingress.fallback
             sys.stdout.write(orjson.dumps(state).decode() + "\n")
             sys.stdout.flush()
             return
@@ -175,7 +233,7 @@ class _Say:
         if ingress.fallback is not None:
             self(f"HAProxy is not used: {ingress.fallback}; requests go through Ray Serve's own proxy, which is slower")
         self(f"ready on {ingress.url}")
-        body = '{"query": "' + FIRST_QUESTION + '", "limit": 3}'
+        body = orjson.dumps({"query": question or "where are errors handled", "limit": 3}).decode().replace("'", "\\u0027")
         sys.stdout.write(
             f"\nkey file:  {key_file}\n"
             f"\n  curl -s {ingress.url}/v1/search -H \"Authorization: Bearer $(cat '{key_file}')\" \\\n"
@@ -183,15 +241,13 @@ class _Say:
         )
         sys.stdout.flush()
 
-    def first_answer(self, config: Config, project: str | None) -> None:
+    def first_answer(self, config: Config, project: str, question: str) -> None:
         """Asks one real question over HTTP and shows the answer."""
-        from serve.client import connect
-
-        sys.stdout.write(f'raycall search "{FIRST_QUESTION}"\n\n')
+        sys.stdout.write(f'raycall search "{question}"\n\n')
         try:
             client = connect(config.data_dir, None, None, {}, 30.0)
-            question = {"query": FIRST_QUESTION, "limit": 3, "expand_hops": 0, "projects": [project] if project else None}
-            sys.stdout.write(client.text("POST", "/v1/search", question))
+            body = {"query": question, "limit": 3, "expand_hops": 0, "projects": [project]}
+            sys.stdout.write(client.text("POST", "/v1/search", body))
         except RaycallError as error:
             self(f"the first question was not answered: {error.detail}")
         sys.stdout.write("\nCtrl-C stops everything.\n")
@@ -209,8 +265,6 @@ def _stay(config: Config, stack: Any) -> None:
         while True:
             refiner.step()
             time.sleep(TICK_S)
-    except KeyboardInterrupt:
-        sys.stderr.write("raycall: stopping\n")
     finally:
         refiner.stop()
 
@@ -219,7 +273,7 @@ def _interrupt(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _state(ingress: Any, run_dir: Path) -> machine.ServerState:
+def _state(ingress: Ingress, run_dir: Path) -> machine.ServerState:
     return machine.ServerState(
         pid=os.getpid(),
         host=ingress.host,

@@ -21,12 +21,17 @@ log = logging.getLogger(__name__)
 APPLICATION = "raycall"
 
 
-def ingress_environment(run_dir: Path, ports: range) -> dict[str, str]:
-    """The environment that Ray must be started with for HAProxy in front: its processes read it when they are made.
+def ingress_environment(run_dir: Path, ports: range, *, ha_proxy: bool) -> dict[str, str]:
+    """The environment that Ray must be started with for the ingress: its processes read it when they are made.
 
     Every file is in `run_dir` and every port one of `ports`, so that two servers of one machine do not meet.
     """
+    # A busy machine needs longer than Serve's 5 and 10 s to bring a proxy up; one that is late is killed otherwise.
+    patience = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "30"}
+    if not ha_proxy:
+        return {"RAY_SERVE_ENABLE_HA_PROXY": "0", **patience}
     return {
+        **patience,
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(run_dir / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(run_dir / "haproxy.sock"),
@@ -72,19 +77,10 @@ def start_serving(config: Config, port: int, build_app: Callable[[Config], Any],
         **options,
     )
     try:
-        serve.start(http_options={"host": config.http.host, "port": port})
+        serve.start(http_options={"host": config.http.host, "port": port}, logging_config={"log_level": "WARNING"})
         serve.run(deployment.bind(), name=APPLICATION, route_prefix="/")
     except (RayError, RuntimeError, OSError, TimeoutError) as error:
         raise UnavailableError(f"the HTTP application did not start on {config.http.host}:{port}: {error}") from error
-
-
-def application_status() -> str:
-    """Ray Serve's word for the application's state, for example "RUNNING"."""
-    try:
-        application = serve.status().applications.get(APPLICATION)
-    except (RayError, RuntimeError):
-        return "UNREACHABLE"
-    return "NOT_STARTED" if application is None else str(application.status.value)
 
 
 class _Answers:

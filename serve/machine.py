@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -15,7 +16,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
@@ -47,6 +48,35 @@ class ServerState:
     started_at: int
     #: Folder of the server's sockets and of Ray's logs.
     run_dir: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingress:
+    """How requests reach the application, once it is up."""
+
+    host: str
+    port: int
+    #: Ports on the loopback address for what stands behind the ingress.
+    inner: range
+    ha_proxy: bool
+    #: Why HAProxy is not in front although the configuration wants it; None where it is, or is not wanted.
+    fallback: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The address for clients on this machine."""
+        host = "127.0.0.1" if self.host in {"0.0.0.0", "::", ""} else self.host  # noqa: S104
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+
+def secure_ray(environ: MutableMapping[str, str]) -> None:
+    """Gives the Ray that is started next a token of its own: its ports are open to whoever reaches the machine.
+
+    Must come before the first import of ray, which reads it then.
+    """
+    environ["RAY_AUTH_MODE"] = "token"
+    environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
 
 
 def state_path(data_dir: Path) -> Path:

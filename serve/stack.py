@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from actors.remote import (
@@ -73,29 +73,10 @@ def start_all_shards(config: Config) -> None:
     start_shards(VectorShardActor, vector, replace(common, shards=vector))
 
 
-@dataclass(slots=True)
-class Ingress:
-    """How requests reach the application, once it is up."""
-
-    host: str
-    port: int
-    #: Ports on the loopback address for what stands behind the ingress.
-    inner: range
-    ha_proxy: bool
-    #: Why HAProxy is not in front although the configuration wants it; None where it is, or is not wanted.
-    fallback: str | None = None
-
-    @property
-    def url(self) -> str:
-        """The address for clients on this machine."""
-        host = "127.0.0.1" if self.host in {"0.0.0.0", "::", ""} else self.host  # noqa: S104
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
-
-
-def planned_ingress(config: Config, ports: machine.Ports) -> Ingress:
+def planned_ingress(config: Config, ports: machine.Ports) -> machine.Ingress:
     """The ingress that this machine can give, on ports that are ours as long as `ports` holds them."""
     problem = ha_proxy_problem() if config.ingress.ha_proxy else None
-    return Ingress(
+    return machine.Ingress(
         host=config.http.host,
         port=ports.public(config.http.host, config.http.port),
         inner=ports.inner(),
@@ -104,12 +85,12 @@ def planned_ingress(config: Config, ports: machine.Ports) -> Ingress:
     )
 
 
-def environment_for(ingress: Ingress, run_dir: Path) -> dict[str, str]:
+def environment_for(ingress: machine.Ingress, run_dir: Path) -> dict[str, str]:
     """What Ray must be started with for `ingress`."""
-    return ingress_environment(run_dir, ingress.inner) if ingress.ha_proxy else {"RAY_SERVE_ENABLE_HA_PROXY": "0"}
+    return ingress_environment(run_dir, ingress.inner, ha_proxy=ingress.ha_proxy)
 
 
-def start_application(config: Config, ingress: Ingress) -> None:
+def start_application(config: Config, ingress: machine.Ingress) -> None:
     """Deploys the application and waits until it answers through the ingress; raises UnavailableError when it does not."""
     start_serving(config, ingress.port, build_app, {})
     until = time.monotonic() + READY_TIMEOUT_S
@@ -120,7 +101,7 @@ def start_application(config: Config, ingress: Ingress) -> None:
     raise UnavailableError(f"the application does not answer on {ingress.url}")
 
 
-def start_everything(config: Config, ingress: Ingress) -> None:
+def start_everything(config: Config, ingress: machine.Ingress) -> None:
     """The shards, then the application in front of them."""
     start_all_shards(config)
     start_application(config, ingress)

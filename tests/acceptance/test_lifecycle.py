@@ -126,9 +126,21 @@ def test_without_a_server_the_command_line_says_how_to_start_one(tmp_path: Path)
 
 def test_a_second_server_on_the_same_data_is_refused(server: Server) -> None:
     done = raycall(server.data_dir, "serve", "--json", "--port", "0")
-    assert done.returncode == 1
+    assert done.returncode == 1, done.stderr
     assert server.url in done.stderr
     assert server.search("pump")["hits"]
+
+
+def test_without_haproxy_requests_go_through_serves_own_proxy_and_the_server_says_so(tmp_path: Path) -> None:
+    source = make_repository(tmp_path / "pump-controller")
+    running = Server(tmp_path / "data", "--index", str(source), RAY_SERVE_HAPROXY_BINARY_PATH="/nonexistent")
+    try:
+        assert running.state["ha_proxy"] is False
+        assert "/nonexistent" in running.state["ha_proxy_problem"]
+        assert running.search("check_pressure")["hits"]
+        assert running.request("GET", "/v1/status").json["ingress"]["ha_proxy"] is False
+    finally:
+        running.stop()
 
 
 def test_ctrl_c_ends_everything_and_the_next_start_serves_what_is_there(tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ def fill_cache(
 ) -> Mapping[str, str]:
     """Embeds what the cache lacks; returns why each text that has no vector has none, by content hash.
 
-    `progress` is told how many distinct texts are done, and of how many. Raises EmbedderError when the embedder is gone; what was
-    embedded until then is kept, so a later run goes on from there.
+    `progress` is told how many distinct texts are done, and of how many. Raises EmbedderError when the embedder is gone; what
+    was embedded until then is kept, so a later run goes on from there.
     """
     texts = {content_hash(text): text for node in nodes if (text := embedding_text(node))}
     failures: dict[str, str] = {}

@@ -84,6 +84,12 @@ def run_extract(task: ExtractTask) -> ExtractResult:
         return ExtractResult(path=path, refused=f"failed: {type(error).__name__}: {error}"[:300], broken=True)
 
 
+def lost_result(task: ExtractTask) -> ExtractResult:
+    """The result of a task whose worker did not survive it."""
+    logger.error("a file ended the worker that read it", extra={"action": "extract_lost", "path": task.context.path})
+    return ExtractResult(path=task.context.path, refused="failed: worker lost", broken=True)
+
+
 def _judged(raw: bytes, task: ExtractTask) -> ExtractResult:
     result = ExtractResult(path=task.context.path, content_hash=hash_bytes(raw), size=len(raw))
     refused = refuse.by_content(task.context.path, raw, task.limits)

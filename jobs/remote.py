@@ -2,52 +2,99 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import OutOfMemoryError, RayError, RayTaskError, WorkerCrashedError
 
+from cluster.config import Config
 from cluster.errors import RaycallError, UnavailableError
+from jobs.tasks import log_to_file
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 #: Items of one task: large enough to hide the cost of a task, small enough to keep all cores busy to the end.
 BATCH = 16
+#: How often an item is tried alone after the worker of its batch was lost. Twice, since a lack of memory may pass.
+ATTEMPTS_ALONE = 2
+#: What an item can do to its worker, as opposed to what befalls the cluster.
+_LOST = (WorkerCrashedError, OutOfMemoryError)
 
 
-def _each(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+def _each(function: Callable[[T], R], prepare: Callable[[], None], items: Sequence[T]) -> list[R]:
+    prepare()
     return [function(item) for item in items]
 
 
-def map_tasks(function: Callable[[T], R], items: Sequence[T], *, in_flight: int) -> Iterator[R]:
+def _job(function: Callable[..., R], config: Config, arguments: Sequence[object]) -> R:
+    log_to_file(config)
+    return function(config, *arguments)
+
+
+def map_tasks(
+    function: Callable[[T], R],
+    items: Sequence[T],
+    *,
+    in_flight: int,
+    on_lost: Callable[[T], R],
+    prepare: Callable[[], None],
+) -> Iterator[R]:
     """`function` of each item, on Ray, in the order of the items; at most `in_flight` batches are out at a time.
 
-    `function` must be importable by name and must not raise for what one item can do wrong. Results are fetched and freed batch
-    by batch, so the object store holds no more than what is out.
+    `function` must be importable by name and must not raise for what one item can do wrong. An item that ends its worker (a
+    crash, a lack of memory) costs no other item its result: those of its batch are tried again one by one, and `on_lost` of the
+    item, called here, stands for the result that it has not. `prepare` is called in the workers, before each batch. Results are
+    fetched and freed batch by batch, so the object store holds no more than what is out.
     """
-    task = ray.remote(_each).options(num_cpus=1, max_retries=2)
+    task = _each_task(function, prepare)
     batches = [items[start : start + BATCH] for start in range(0, len(items), BATCH)]
-    out: list[Any] = []
+    out: list[tuple[Sequence[T], Any]] = []
     try:
         for batch in batches:
             if len(out) >= in_flight:
-                yield from _fetched(out.pop(0))
-            out.append(task.remote(function, batch))
+                yield from _results(task, *out.pop(0), on_lost)
+            out.append((batch, task(batch)))
         while out:
-            yield from _fetched(out.pop(0))
+            yield from _results(task, *out.pop(0), on_lost)
     finally:
-        for reference in out:
+        for _, reference in out:
             ray.cancel(reference, force=False)
 
 
-def run_task(function: Callable[..., R], *arguments: object, poll: Callable[[], None], every_s: float = 0.2) -> R:
-    """`function(*arguments)` in a worker process of its own, which ends with it: what it loaded (a JVM, a model) goes too.
+def _each_task(function: Callable[[T], R], prepare: Callable[[], None]) -> Callable[[Sequence[T]], Any]:
+    # No retries by Ray: it would run all of a batch again, and for want of memory without end.
+    task = ray.remote(_each).options(num_cpus=1, max_retries=0)
+    return lambda items: task.remote(function, prepare, items)
 
-    `poll` is called about every `every_s` seconds meanwhile; what it raises (KeyboardInterrupt) cancels the task.
+
+def _results(task: Callable[[Sequence[T]], Any], batch: Sequence[T], reference: Any, on_lost: Callable[[T], R]) -> Iterator[R]:
+    found: list[R] | None = _unless_lost(reference)
+    if found is not None:
+        yield from found
+        return
+    logger.warning(
+        "a batch worker was lost, its items are tried one by one", extra={"action": "batch_lost", "items": len(batch)}
+    )
+    for item in batch:
+        tries = (_unless_lost(task([item])) for _ in range(ATTEMPTS_ALONE))
+        alone: list[R] | None = next((one for one in tries if one is not None), None)
+        yield on_lost(item) if alone is None else alone[0]
+
+
+def run_task(
+    function: Callable[..., R], config: Config, *arguments: object, poll: Callable[[], None], every_s: float = 0.2
+) -> R:
+    """`function(config, *arguments)` in a worker of its own, which ends with it: what it loaded (a JVM, a model) goes too.
+
+    `poll` is called about every `every_s` seconds meanwhile; what it raises (KeyboardInterrupt) cancels the task. The worker's
+    log records are in the jobs' log file.
     """
-    reference = ray.remote(num_cpus=1, max_calls=1, max_retries=1)(function).remote(*arguments)
+    reference = _job_task(function, config, arguments)
     try:
         while not ray.wait([reference], timeout=every_s)[0]:
             poll()
@@ -58,9 +105,13 @@ def run_task(function: Callable[..., R], *arguments: object, poll: Callable[[], 
     return result
 
 
-def start_task(function: Callable[..., R], *arguments: object) -> Task:
+def start_task(function: Callable[..., R], config: Config, *arguments: object) -> Task:
     """As `run_task`, but returns at once."""
-    return Task(ray.remote(num_cpus=1, max_calls=1, max_retries=1)(function).remote(*arguments))
+    return Task(_job_task(function, config, arguments))
+
+
+def _job_task(function: Callable[..., R], config: Config, arguments: Sequence[object]) -> Any:
+    return ray.remote(num_cpus=1, max_calls=1, max_retries=1)(_job).remote(function, config, arguments)
 
 
 class Task:
@@ -91,3 +142,13 @@ def _fetched(reference: Any) -> Any:
         raise UnavailableError(f"a batch task failed: {error.cause}") from error
     except RayError as error:
         raise UnavailableError("a batch worker was lost") from error
+
+
+def _unless_lost(reference: Any) -> Any:
+    """What the task returned; None when its worker was lost."""
+    try:
+        return _fetched(reference)
+    except UnavailableError as error:
+        if isinstance(error.__cause__, _LOST):
+            return None
+        raise

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+
 from cluster.config import Config
 from cluster.errors import RaycallError
 from cluster.model.manifest import Manifest
+from cluster.telemetry import configure_file
 from jobs.progress import ProgressFile
-from jobs.setup import progress_folder, reindexer
+from jobs.setup import log_file, progress_folder, reindexer
 
 #: Kinds of progress files.
 INDEX, REFINE = "index", "refine"
@@ -35,3 +39,13 @@ def refine(config: Config, project: str) -> Manifest | None:
         raise
     progress.report("done", manifest.vectors, manifest.rows, manifest.identity.key)
     return manifest
+
+
+def log_to_file(config: Config) -> None:
+    """Sends this process's records to the jobs' log file: for the workers, whose stderr nobody reads. Cheap when repeated."""
+    _log_to(config.log.level, config.log.format, log_file(config, "jobs"))
+
+
+@cache
+def _log_to(level: str, form: str, path: Path) -> None:
+    configure_file(level, form, path)

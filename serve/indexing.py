@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from cluster.config import Config
 from cluster.model.manifest import Manifest
-from jobs.extract import ExtractResult, ExtractTask, run_extract
+from jobs.extract import ExtractResult, ExtractTask, lost_result, run_extract
 from jobs.ingest import IngestOptions, IngestReport, ingest
 from jobs.progress import ProgressFile
 from jobs.refuse import Limits
 from jobs.setup import SystemClock, open_store, progress_folder
-from jobs.tasks import INDEX, publish
+from jobs.tasks import INDEX, log_to_file, publish
 from jobs.walk import default_project
 
 #: Called with (phase, done, total). Phases in order: walk, extract, link, embed, build.
@@ -24,19 +25,37 @@ OnProgress = Callable[[str, int, int], None]
 class WorkPool(Protocol):
     """Where batch work runs."""
 
-    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]: ...
-    def run(self, function: Callable[..., Any], *arguments: object, poll: Callable[[], None]) -> Any: ...
+    def map(
+        self,
+        function: Callable[[Any], Any],
+        items: Sequence[Any],
+        *,
+        on_lost: Callable[[Any], Any],
+        prepare: Callable[[], None],
+    ) -> Iterator[Any]:
+        """`function` of each item, in order. Where workers do it: `prepare` is called in them, and `on_lost` of an item that a
+        worker did not survive stands for its result."""
+        ...
+
+    def run(self, function: Callable[..., Any], config: Config, *arguments: object, poll: Callable[[], None]) -> Any: ...
 
 
 class HerePool:
     """This process."""
 
-    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+    def map(
+        self,
+        function: Callable[[Any], Any],
+        items: Sequence[Any],
+        *,
+        on_lost: Callable[[Any], Any],  # noqa: ARG002 - what ends this process ends the command
+        prepare: Callable[[], None],  # noqa: ARG002 - this process is prepared
+    ) -> Iterator[Any]:
         return map(function, items)
 
-    def run(self, function: Callable[..., Any], *arguments: object, poll: Callable[[], None]) -> Any:
+    def run(self, function: Callable[..., Any], config: Config, *arguments: object, poll: Callable[[], None]) -> Any:
         poll()
-        return function(*arguments)
+        return function(config, *arguments)
 
 
 class RayPool:
@@ -45,15 +64,22 @@ class RayPool:
     def __init__(self, cpus: int) -> None:
         self._in_flight = 2 * cpus
 
-    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+    def map(
+        self,
+        function: Callable[[Any], Any],
+        items: Sequence[Any],
+        *,
+        on_lost: Callable[[Any], Any],
+        prepare: Callable[[], None],
+    ) -> Iterator[Any]:
         from jobs.remote import map_tasks
 
-        return map_tasks(function, items, in_flight=self._in_flight)
+        return map_tasks(function, items, in_flight=self._in_flight, on_lost=on_lost, prepare=prepare)
 
-    def run(self, function: Callable[..., Any], *arguments: object, poll: Callable[[], None]) -> Any:
+    def run(self, function: Callable[..., Any], config: Config, *arguments: object, poll: Callable[[], None]) -> Any:
         from jobs.remote import run_task
 
-        return run_task(function, *arguments, poll=poll)
+        return run_task(function, config, *arguments, poll=poll)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +99,7 @@ def index_folder(config: Config, path: Path, project: str | None, on_progress: O
     project = project or default_project(path)
 
     def extract_many(tasks: Sequence[ExtractTask]) -> Iterator[ExtractResult]:
-        return pool.map(run_extract, tasks)
+        return pool.map(run_extract, tasks, on_lost=lost_result, prepare=partial(log_to_file, config))
 
     store = open_store(config)
     try:

@@ -161,10 +161,10 @@ def test_progress_of_embedding_ends_at_its_total_when_rows_share_a_text(world: W
     world.add("a", "b")
     shared = (replace(node, id=f"{node.id}2") for node in world.store.get_nodes(["a", "b"]).values())
     world.store.write(WriteBatch(nodes=tuple(shared)))
-    for job in (world.jobs.publish, world.jobs.refine):
-        seen: list[tuple[str, int, int]] = []
-        job("acme", "demo", lambda *step: seen.append(step))
-        assert [step for step in seen if step[0] == "embed"] == [("embed", 2, 2)]
+    seen: list[tuple[str, int, int]] = []
+    world.jobs.publish("acme", "demo", lambda *step: seen.append(step))
+    world.jobs.refine("acme", "demo", lambda *step: seen.append(step))
+    assert [step for step in seen if step[0] == "embed"] == [("embed", 2, 2)] * 2
 
 
 def test_a_change_of_a_guard_column_alone_is_a_new_generation(world: World) -> None:
@@ -247,3 +247,27 @@ def test_another_analyzer_rebuilds_everything(world: World) -> None:
     second = world.publish()
     assert second.generation != first.generation
     assert len(world.lexical_builds) == 2
+
+
+def test_a_damaged_part_is_built_again_and_not_linked(world: World) -> None:
+    world.add("a")
+    first = world.publish()
+    damaged = world.generations.folder("demo", first.generation) / "b0000" / "lexical" / "lucene" / "segment"
+    damaged.write_text("rot")
+    second = world.refine()
+    assert len(world.lexical_builds) == 2
+    verify(world.generations.folder("demo", second.generation), second)
+
+
+def test_a_refinement_published_during_an_index_run_is_not_undone(world: World) -> None:
+    world.add("a")
+    world.publish()
+    embed = world.first.embed
+
+    def meanwhile(texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        world.refine()
+        return embed(texts)
+
+    world.add("b")
+    world.first.embed = meanwhile  # type: ignore[method-assign]
+    assert world.publish().identity == TARGET

@@ -9,6 +9,7 @@ from typing import Any
 from cluster.model.nodes import Node, Related
 from cluster.model.query import Answer, Disclosure, Hit, LegReport
 from serve.explanation import plain
+from serve.served import generations_line, leg_line
 
 #: Most characters of the text form; the first seed's, so that it fits into a tool result.
 TEXT_BUDGET = 80_000
@@ -210,11 +211,13 @@ def _indented(text: str) -> str:
 
 def _footer(answer: Answer, note: str) -> str:
     disclosure = answer.disclosure
-    legs = ", ".join(f"{leg.leg} {'ran' if leg.ran else 'did not run'}" for leg in disclosure.legs)
+    legs = ", ".join(leg_line(leg.leg, leg.ran, leg.identity) for leg in disclosure.legs)
     lines = [f"{disclosure.returned} of {disclosure.candidates} candidates; {legs}; query {answer.query_id}"]
+    lines += [f"generations: {_one_line(generations_line(disclosure.generations))}"] if disclosure.generations else []
     lines += [f"omitted: {_counts(disclosure.omitted)}"] if disclosure.omitted else []
     lines += [f"more: {disclosure.more}"] if disclosure.more else []
     lines += [f"degraded: {item.code}: {_one_line(item.detail)[:500]}" for item in disclosure.degradations]
+    lines += ["explain: the explanation is part of the JSON form: ask with Accept: application/json"] if answer.explain else []
     lines += [note] if note else []
     return "\n".join(lines)
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from serve.commands.output import one_line, printable, tree
+from serve.served import generations_line, leg_line
 
 
 def show_answer(answer: Mapping[str, Any]) -> None:
@@ -84,9 +85,11 @@ def _related(related: Mapping[str, Any]) -> str:
 
 def _footer(text: Text, answer: Mapping[str, Any]) -> None:
     disclosure = answer["disclosure"]
-    legs = ", ".join(f"{leg['leg']} {'ran' if leg['ran'] else 'did not run'}" for leg in disclosure["legs"])
+    legs = ", ".join(leg_line(leg["leg"], leg["ran"], leg.get("identity")) for leg in disclosure["legs"])
     head = f"{disclosure['returned']} of {disclosure['candidates']} candidates; {legs}; query {answer['query_id']}\n"
     text.append(_line(head.rstrip()) + "\n", "dim")
+    if disclosure.get("generations"):
+        text.append(f"generations: {_line(generations_line(disclosure['generations']))}\n", "dim")
     if disclosure.get("omitted"):
         counts = ", ".join(f"{reason} {count}" for reason, count in disclosure["omitted"].items())
         text.append(f"omitted: {_line(counts)}\n", "dim")

@@ -246,6 +246,16 @@ def test_a_terminal_gets_the_same_form_with_the_notice_and_no_control_characters
     assert "\x1b" not in out and "\\x1b[31mat eight" in out
 
 
+def test_the_vectors_and_generations_that_served_are_named() -> None:
+    from serve.commands.pretty import plain_answer
+
+    legs = [{"leg": "lexical", "ran": True, "identity": None}, {"leg": "vector", "ran": True, "identity": "onnx/mini/384"}]
+    disclosure = {**ANSWER["disclosure"], "legs": legs, "generations": {"main": "g1", "other": "g2\x1b"}}
+    lines = plain_answer({**ANSWER, "disclosure": disclosure}).splitlines()
+    assert any("lexical ran, vector ran (onnx/mini/384)" in line for line in lines)
+    assert "generations: main g1, other g2\\x1b" in lines
+
+
 def test_matches_are_marked_where_the_server_says() -> None:
     from serve.commands.pretty import render
 

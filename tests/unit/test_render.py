@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -35,17 +36,23 @@ def neighbour(hit_id: str = "n1", other: str = "n2", *, incoming: bool = False, 
 FAILURE = ProjectFailure(project="main", generation="g-main", code="shard_unavailable", detail="the shard is restarting")
 
 
-def answer(*hits: Hit, degradations: tuple[Degradation, ...] = (), explain: dict[str, Any] | None = None) -> Answer:
+def answer(
+    *hits: Hit,
+    degradations: tuple[Degradation, ...] = (),
+    explain: dict[str, Any] | None = None,
+    vector: str | None = None,
+    projects: Sequence[str] = ("main",),
+) -> Answer:
     return Answer(
         query_id="q1",
         hits=hits,
         disclosure=Disclosure(
             legs=(
                 LegReport(leg="lexical", ran=True, asked=2, answered=1, failed=(FAILURE,), hits=3, matched=40, took_ms=1.5),
-                LegReport(leg="vector", ran=False),
+                LegReport(leg="vector", ran=vector is not None, identity=vector),
             ),
             fusion=Fusion.WEIGHTED,
-            generations={"main": "g-main"},
+            generations={project: f"g-{project}" for project in projects},
             candidates=3,
             returned=len(hits),
             omitted={"over_limit": 2},
@@ -147,9 +154,23 @@ def test_text_has_the_header_the_properties_and_the_related_lines() -> None:
         "    (4 more)",
         "---",
         "1 of 3 candidates; lexical ran, vector did not run; query q1",
+        "generations: main g-main",
         "omitted: over_limit 2",
         "more: repeat the call with limit 3",
     ]
+
+
+def test_the_text_names_the_vectors_and_generations_that_served() -> None:
+    lines = to_text(answer(vector="onnx/mini/384/text/symmetric/l2", projects=("main", "other"))).splitlines()
+    assert "0 of 3 candidates; lexical ran, vector ran (onnx/mini/384/text/symmetric/l2); query q1" in lines
+    assert "generations: main g-main, other g-other" in lines
+    many_projects = to_text(answer(projects=[f"p{number:03}" for number in range(100)]), 1_500)
+    assert "p019 g-p019 and 80 more" in many_projects and "p020" not in many_projects
+
+
+def test_the_text_says_where_an_explanation_that_was_asked_for_is() -> None:
+    assert "Accept: application/json" in to_text(answer(explain={"fusion": {}}))
+    assert "explain" not in to_text(answer())
 
 
 def test_degradations_stand_in_the_text() -> None:
@@ -199,7 +220,7 @@ def test_stored_text_cannot_forge_a_header_or_a_divider(content: str, properties
     text = to_text(answer(hit(node, neighbour(text={"title": content}))))
     outer = [line for line in text.splitlines() if line and not line[0].isspace()]
     assert outer[0].startswith("[Chunk] (id: n1)") and outer[1] == "---"
-    assert outer[2].startswith("1 of 3 candidates") and len(outer) == 5
+    assert outer[2].startswith("1 of 3 candidates") and len(outer) == 6
 
 
 @pytest.mark.parametrize("budget", [1_000, 5_000])

@@ -1,6 +1,6 @@
 """The guard algebra: one expression says what a principal may read, and every engine is handed that same expression.
 
-A guard is a small boolean expression over a node's guard columns. It is compiled to SQL, to plain Python and to an Arrow mask
+A guard is a small boolean expression over a node's guard columns. It is compiled to SQL, Cypher, plain Python and an Arrow mask
 here, and to a Lucene FILTER in `cluster.index.lexical`; a property test holds all of them equal. Everywhere it is a
 pre-filter, applied before the top-k cut. The layers, in the order in which ARCHITECTURE.md lists them:
 
@@ -154,6 +154,45 @@ def _text_of(column: str, table: str) -> str:
 def _column(name: str) -> str:
     if name not in SCALAR_COLUMNS and name not in LIST_COLUMNS:
         raise ValueError(f"no guard column {name!r}")
+    return name
+
+
+# --- Cypher ------------------------------------------------------------------------------------------------------------------
+
+
+def to_cypher(guard: Guard, variable: str = "n") -> tuple[str, dict[str, list[str]]]:
+    """A WHERE expression over the node `variable`, and its parameters, named guard0, guard1, ... in order.
+
+    Unknown (of a property that is not there) selects nothing, as in SQL: a guard has no negation. Column names come from this
+    module's own constants and `variable` from the program; values are always parameters, as lists, so that guards which differ
+    in values alone share one query plan.
+    """
+    parameters: dict[str, list[str]] = {}
+    return _cypher(guard, variable, parameters), parameters
+
+
+def _cypher(guard: Guard, variable: str, parameters: dict[str, list[str]]) -> str:
+    match guard:
+        case IsNull(column):
+            return f"{variable}.{_column(column)} IS NULL"
+        case In(_, ()) | Has(_, ()) | AnyOf(()):
+            return "false"
+        case In(column, values):
+            held = f"{variable}.{_column(column)}"
+            return f"{f'toString({held})' if column == 'deleted_at' else held} IN ${_parameter(values, parameters)}"
+        case Has(column, values):
+            return f"any(item IN {variable}.{_column(column)} WHERE item IN ${_parameter(values, parameters)})"
+        case All(()):
+            return "true"
+        case All(parts):
+            return "(" + " AND ".join(_cypher(part, variable, parameters) for part in parts) + ")"
+        case AnyOf(parts):
+            return "(" + " OR ".join(_cypher(part, variable, parameters) for part in parts) + ")"
+
+
+def _parameter(values: tuple[str, ...], parameters: dict[str, list[str]]) -> str:
+    name = f"guard{len(parameters)}"
+    parameters[name] = list(values)
     return name
 
 

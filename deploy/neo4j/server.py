@@ -57,7 +57,11 @@ def fetch(tools: Path = TOOLS) -> Path:
     with tempfile.TemporaryDirectory(dir=tools) as folder:
         command = [maven, "-B", "-q", "-f", str(POM), "dependency:copy-dependencies", "-DincludeScope=runtime"]
         done = subprocess.run(
-            [*command, f"-DoutputDirectory={folder}/jars"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            [*command, f"-DoutputDirectory={folder}/jars"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             raise ServerError(f"Maven could not fetch Neo4j {version}: {_last_line(done.stdout + done.stderr)}")
@@ -121,7 +125,9 @@ class Neo4jServer:
 
     def start(self) -> None:
         """Returns when the server answers. Raises ServerError with the reason when it does not come up."""
-        java = _program("java", "Neo4j 5.26 runs on a JDK, 17 or 21 (Debian and Ubuntu: sudo apt-get install openjdk-17-jdk-headless)")
+        java = _program(
+            "java", "Neo4j 5.26 runs on a JDK, 17 or 21 (Debian and Ubuntu: sudo apt-get install openjdk-17-jdk-headless)"
+        )
         jars = fetch()
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._make_password()

@@ -96,6 +96,8 @@ def clean_text(text: str) -> str:
 
     No UTF-8 store can hold half a pair. NUL and every other character stay.
     """
+    if text.isascii():  # known without looking at the characters, and true of most
+        return text
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -120,6 +122,11 @@ def clean_json(value: Mapping[str, Any], field: str) -> dict[str, Any]:
 
 
 def _clean_value(value: Any, field: str, depth: int) -> Any:
+    kind = type(value)
+    if kind is str and value.isascii():  # most of what there is, hence first
+        return value
+    if kind is list and depth:
+        return [_clean_value(item, field, depth - 1) for item in value]
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

@@ -13,7 +13,6 @@ from cluster.model.access import ApiKey
 from cluster.model.guard import Guard
 from cluster.model.manifest import VectorIdentity
 from cluster.model.nodes import Edge, Node, Related
-from cluster.model.query import LegAnswer, LexicalQuery, TermStatistics, VectorQuery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,19 +156,6 @@ class VectorCache(Protocol):
     def get(self, identity: VectorIdentity, hashes: Sequence[str]) -> dict[str, npt.NDArray[np.float32]]: ...
     def put(self, identity: VectorIdentity, vectors: Mapping[str, npt.NDArray[np.float32]]) -> None: ...
     def close(self) -> None: ...
-
-
-class LexicalSearcher(Protocol):
-    """A lexical shard, wherever it runs."""
-
-    def statistics(self, queries: Sequence[LexicalQuery]) -> list[TermStatistics]: ...
-    def search(self, queries: Sequence[LexicalQuery]) -> list[LegAnswer]: ...
-
-
-class VectorSearcher(Protocol):
-    """A vector shard, wherever it runs."""
-
-    def search(self, queries: Sequence[VectorQuery]) -> list[LegAnswer]: ...
 
 
 class Clock(Protocol):

@@ -183,7 +183,9 @@ class _Run:
             return
         if Path(stored.root).is_dir():
             raise ConflictError(
-                f"project {self._project} holds {stored.root}; give the folder {place} another project name", field="project"
+                f"project {self._project} holds {stored.root}; give the folder {place} another project name, "
+                "or fill the project from it instead: raycall index --replace",
+                field="project",
             )
 
     def _check_history(self, root: Path) -> None:

@@ -86,11 +86,6 @@ def resolved_root(root: Path) -> Path:
     return found
 
 
-def head_commit(root: Path) -> str | None:
-    """The commit that is checked out in `root`; None outside git and before the first commit."""
-    return git.work_tree(resolved_root(root)).commit
-
-
 def default_project(root: Path) -> str:
     """The project's name when none is given: the folder's own name, whatever way the folder is spelled.
 

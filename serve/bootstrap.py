@@ -41,21 +41,25 @@ FIRST_CALLS = 50_000
 SERVED_TIMEOUT_S = 60.0
 
 
-def index_command(config: Config, folder: Path, project: str | None, progress: Progress) -> dict[str, Any]:
+def index_command(
+    config: Config, folder: Path, project: str | None, progress: Progress, *, replace_root: bool = False
+) -> dict[str, Any]:
     """Indexes `folder` and says what came of it, as JSON values. A running server takes the new generation by itself.
 
-    A folder of many new files is read on a Ray of this command's own, a small one in this process.
+    A folder of many new files is read on a Ray of this command's own, a small one in this process. `replace_root` allows a
+    project that holds another folder to be filled from this one instead.
     """
     config = absolute(config)
     name = project or default_project(folder)
     if not _is_large(config, folder, name):
-        return indexed_as_json(index_folder(config, folder, name, progress, HerePool()))
+        return indexed_as_json(index_folder(config, folder, name, progress, HerePool(), replace_root=replace_root))
     machine.secure_ray(os.environ)
     from serve.stack import running_ray
 
     run_dir = machine.run_dir_of(config.data_dir).with_name(f"raycall-{os.getuid()}-i{os.getpid()}")
     with running_ray(config, run_dir, {}):
-        return indexed_as_json(index_folder(config, folder, name, progress, RayPool(_cpus(config))))
+        pool = RayPool(_cpus(config))
+        return indexed_as_json(index_folder(config, folder, name, progress, pool, replace_root=replace_root))
 
 
 def serve_command(config: Config, *, index: Path | None, project: str | None, json: bool, progress: Progress) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -90,11 +90,13 @@ class Indexed:
     manifest: Manifest
 
 
-def index_folder(config: Config, path: Path, project: str | None, on_progress: OnProgress, pool: WorkPool) -> Indexed:
+def index_folder(
+    config: Config, path: Path, project: str | None, on_progress: OnProgress, pool: WorkPool, *, replace_root: bool = False
+) -> Indexed:
     """Reads what changed below `path` and publishes the project's next generation.
 
-    `project` defaults to a name made of the folder's. Safe to interrupt at any point: what was stored stays, and the next run
-    goes on from there.
+    `replace_root` allows a project that holds another folder to be filled from this one instead. `project` defaults to a name
+    made of the folder's. Safe to interrupt at any point: what was stored stays, and the next run goes on from there.
     """
     project = project or default_project(path)
 
@@ -110,7 +112,7 @@ def index_folder(config: Config, path: Path, project: str | None, on_progress: O
             project=project,
             repository=path.resolve().name or project,
             now=SystemClock().now_ms(),
-            options=ingest_options(config),
+            options=replace(ingest_options(config), replace_root=replace_root),
             progress=lambda phase, done, total, _path: on_progress(phase, done, total),
             extract_many=extract_many,
         )

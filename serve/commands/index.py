@@ -19,6 +19,9 @@ def index(
     project: Annotated[
         str | None, typer.Option("--project", "-p", metavar="NAME", help="Name of the project.  [default: the folder's]")
     ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Fill the project from PATH although it holds another folder.")
+    ] = False,
     json: options.Json = False,
     config: options.ConfigFile = None,
     data_dir: options.DataDir = None,
@@ -37,7 +40,7 @@ def index(
 
     configure(log_level(settings.log.level), settings.log.format)
     with make_progress() as progress:
-        report = index_command(settings, folder, project, progress)
+        report = index_command(settings, folder, project, progress, replace_root=replace)
     if json:
         output.write_json(report)
     else:

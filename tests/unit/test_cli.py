@@ -168,6 +168,20 @@ def test_every_command_that_answers_takes_json(capsys: pytest.CaptureFixture[str
         assert "--json" in run(capsys, *command.split(), "--help")[1], command
 
 
+@pytest.mark.parametrize(("arguments", "replaced"), [((), False), (("--replace",), True)])
+def test_a_project_is_filled_from_another_folder_on_request_alone(
+    arguments: tuple[str, ...], replaced: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def index_command(
+        _config: object, _folder: Path, project: str, _progress: object, *, replace_root: bool
+    ) -> dict[str, object]:
+        return {"project": project, "replaced": replace_root, "skipped_files": []}
+
+    monkeypatch.setattr("serve.bootstrap.index_command", index_command)
+    code, out, _err = run(capsys, "index", ".", "--project", "demo", "--json", *arguments)
+    assert (code, json.loads(out)) == (0, {"project": "demo", "replaced": replaced, "skipped_files": []})
+
+
 def test_choices_are_those_of_the_model() -> None:
     assert get_args(search.Fusion) == tuple(Fusion)
     assert get_args(search.Statistics) == tuple(Statistics)

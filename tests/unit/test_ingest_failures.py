@@ -198,6 +198,7 @@ def test_a_project_is_not_replaced_by_another_folder_of_the_same_name(tmp_path: 
     with pytest.raises(ConflictError) as caught:
         run_ingest(store, tmp_path / "two/api")
     assert caught.value.field == "project"
+    assert "raycall index --replace" in caught.value.detail
     assert stored_paths(store) == ["a.md"]
     run_ingest(store, tmp_path / "two/api", options=IngestOptions(replace_root=True))
     assert stored_paths(store) == ["b.md"]

@@ -6,9 +6,10 @@ Offsets and lengths count code points. The spans of a text, joined, are the text
 from __future__ import annotations
 
 import re
-import unicodedata
 from bisect import bisect_right
 from typing import NamedTuple
+
+from cluster.text import joins
 
 
 class Span(NamedTuple):
@@ -27,8 +28,6 @@ _CUTS = (
 )
 #: A better kind of cut is taken only if it fills at least this part of the limit; otherwise a lesser kind that fills more.
 _MIN_FILL = 0.25
-_ZERO_WIDTH_JOINER = "\u200d"
-_EXTENDING_CATEGORIES = frozenset({"Mn", "Mc", "Me"})
 
 
 def split_text(text: str, max_chars: int) -> list[Span]:
@@ -64,49 +63,6 @@ def _cut(text: str, start: int, limit: int) -> int:
         if not joins(text, end, start):
             return end
     return limit
-
-
-def joins(text: str, offset: int, since: int = 0) -> bool:
-    """Whether the characters on both sides of `offset` belong to one grapheme cluster (UAX 29, without prepended marks).
-
-    `since`: an offset that is known to be a boundary; nothing before it is looked at.
-    """
-    if not 0 < offset < len(text):
-        return False
-    before, after = text[offset - 1], text[offset]
-    if before.isascii() and after.isascii():
-        return before == "\r" and after == "\n"
-    if after == _ZERO_WIDTH_JOINER or before == _ZERO_WIDTH_JOINER or _extends(after):
-        return True
-    if _is_regional(before) and _is_regional(after):
-        return _regionals(text, since, offset) % 2 == 1
-    return _is_jamo(before) and _is_jamo(after) and not "\u1100" <= after <= "\u115f"
-
-
-def _extends(char: str) -> bool:
-    return (
-        unicodedata.category(char) in _EXTENDING_CATEGORIES
-        or char in "\u200c\u0e33\u0eb3"
-        or "\U0001f3fb" <= char <= "\U0001f3ff"  # skin tones
-        or "\U000e0020" <= char <= "\U000e007f"  # tags of flag sequences
-        or "\uff9e" <= char <= "\uff9f"  # half-width voiced marks
-    )
-
-
-def _is_regional(char: str) -> bool:
-    return "\U0001f1e6" <= char <= "\U0001f1ff"
-
-
-def _regionals(text: str, since: int, offset: int) -> int:
-    count = 0
-    while count < offset - since and _is_regional(text[offset - 1 - count]):
-        count += 1
-    return count
-
-
-def _is_jamo(char: str) -> bool:
-    """Conjoining Hangul letters, and precomposed syllables, which trailing letters may follow."""
-    return "\u1100" <= char <= "\u11ff" or "\ua960" <= char <= "\ua97c" or "\uac00" <= char <= "\ud7fb"
 
 
 class LineIndex:

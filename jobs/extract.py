@@ -9,10 +9,10 @@ import os
 import posixpath
 import re
 import stat
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from cluster.text import is_wordless
 from jobs import refuse
 from jobs.decode import Decoded, decode
 from jobs.markdown import extract_markdown
@@ -27,7 +27,6 @@ VERSION = "1"
 _MARKDOWN = frozenset({".md", ".markdown", ".mdown", ".mkd", ".mdx"})
 #: The analyzer cuts a longer word; what is behind the cut is not found by it.
 _LONG_WORD = re.compile(r"\w{256,}")
-_SILENT_CATEGORIES = frozenset("ZCP")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ def _judged(raw: bytes, task: ExtractTask) -> ExtractResult:
     return replace(
         result,
         extracted=_extracted(decoded, task.context),
-        blank=is_blank(decoded.text),
+        blank=is_wordless(decoded.text),
         fallback=decoded.fallback,
         removed=decoded.removed,
         long_words=sum(1 for _ in _LONG_WORD.finditer(decoded.text)),
@@ -113,7 +112,7 @@ def extract_file(raw: bytes, context: FileContext) -> Extracted:
 
 def _extracted(decoded: Decoded, context: FileContext) -> Extracted:
     extracted = _by_kind(decoded.text, context)
-    if not is_blank(decoded.text):
+    if not is_wordless(decoded.text):
         return extracted
     # Listed and linked to (an empty __init__.py is imported), but with nothing that a search could find.
     documents = [node for node in extracted.nodes if DOCUMENT in node.labels]
@@ -133,11 +132,6 @@ def _by_kind(text: str, context: FileContext) -> Extracted:
     except (RecursionError, ValueError, IndexError, KeyError) as error:
         plain = extract_plain(text, context)
         return replace(plain, warnings=(*plain.warnings, f"read as plain text: {type(error).__name__}: {error}"[:300]))
-
-
-def is_blank(text: str) -> bool:
-    """Whether `text` is only white space, punctuation and invisible characters."""
-    return not any(unicodedata.category(char)[0] not in _SILENT_CATEGORIES for char in text)
 
 
 def hash_bytes(raw: bytes) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from cluster.errors import UsageError
 from cluster.model.query import Degradation, Fusion, SearchRequest, Statistics
+from cluster.text import is_blank
 
 MIN_LIMIT, DEFAULT_LIMIT, MAX_LIMIT = 1, 10, 100
 MIN_HOPS, DEFAULT_HOPS, MAX_HOPS = 0, 1, 3
@@ -18,9 +18,6 @@ MAX_NAMES = 100
 MAX_LABEL = 200
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-#: Drawn as nothing although Unicode counts them as letters, symbols or marks.
-_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-_NOTHING_CATEGORIES = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +66,6 @@ def clean_text(text: str) -> str:
 def clean_surrogates(text: str) -> str:
     """`text` with U+FFFD for each half of a surrogate pair, so that it can be encoded."""
     return _SURROGATE.sub("\ufffd", text)
-
-
-def is_blank(text: str) -> bool:
-    """Whether nothing is left of `text` without white space, control and zero-width characters."""
-    return all(_is_nothing(char) for char in text)
-
-
-def _is_nothing(char: str) -> bool:
-    if char.isspace() or char in _INVISIBLE or unicodedata.category(char) in _NOTHING_CATEGORIES:
-        return True
-    return "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef"  # variation selectors
 
 
 def _query(query: str | None) -> str:

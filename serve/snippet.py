@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from cluster.model.nodes import Node
 from cluster.model.query import Snippet
-from jobs.chunk import joins
+from cluster.text import ends_syllable, extends, identifier_parts, joins
 
 #: Longest passage, in code points.
 WIDTH = 240
@@ -34,7 +34,6 @@ your
 """
 _COMMON = frozenset(_COMMON_WORDS.split())
 _ENDINGS = ("ing", "ed", "es", "er", "e", "s")
-_IDENTIFIER_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 #: Scripts that are written without spaces (or, Hangul, with endings glued on): matched anywhere, in pairs of characters.
 _UNSPACED = re.compile(
     "[\u0e01-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
@@ -131,7 +130,7 @@ def _tokens(text: str) -> Iterator[str]:
 def _add_word(words: dict[str, int], token: str) -> None:
     if not token:
         return
-    parts = [part.lower() for part in _IDENTIFIER_PART.findall(token)] if token.isascii() else []
+    parts = [_caseless(part) for part in identifier_parts(token)]
     whole = _caseless(token)
     words.setdefault(whole, len(whole) * (2 if len(parts) > 1 else 1))
     if len(parts) > 1:
@@ -229,8 +228,7 @@ def _characters(text: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
 
 
 def _extends(char: str) -> bool:
-    """Whether `char` belongs to the character before it: a mark, or a vowel or final consonant of decomposed Hangul."""
-    return unicodedata.category(char)[0] == "M" or "\u1160" <= char <= "\u11ff" or "\ud7b0" <= char <= "\ud7fb"
+    return extends(char) or ends_syllable(char)
 
 
 #: (start in the text, end, number of the word)

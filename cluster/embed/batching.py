@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
@@ -56,11 +55,6 @@ def cut(text: str, max_tokens: int) -> str:
     head = text[: max_tokens * CHARACTERS_PER_TOKEN]
     # A lone surrogate, from a file name or from broken JSON, has no UTF-8 form: tokenizers and JSON refuse it.
     return head if head.isascii() else head.encode("utf-8", "replace").decode("utf-8")
-
-
-def is_blank(text: str) -> bool:
-    """Whether `text` has nothing but spaces, control and format (zero-width) characters."""
-    return all(unicodedata.category(character)[0] in "ZC" for character in text)
 
 
 def estimate_tokens(text: str) -> int:

@@ -25,9 +25,10 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 
-from cluster.embed.batching import BLANK, EmbedReport, cut, estimate_tokens, is_blank, no_vectors, pack
+from cluster.embed.batching import BLANK, EmbedReport, cut, estimate_tokens, no_vectors, pack
 from cluster.errors import EmbedderError
 from cluster.model.manifest import VectorIdentity
+from cluster.text import is_blank
 
 log = logging.getLogger(__name__)
 

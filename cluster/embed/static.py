@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cluster.embed.batching import NOTHING_KNOWN, EmbedReport, cut, is_blank, no_vectors
+from cluster.embed.batching import NOTHING_KNOWN, EmbedReport, cut, no_vectors
 from cluster.embed.models import STATIC_MODEL, STATIC_TOKENIZER, verified_path
 from cluster.model.manifest import VectorIdentity
+from cluster.text import is_blank
 
 IDENTITY = VectorIdentity(provider="wordllama", model="l2-supercat-256", dimensions=256)
 #: The mean has no limit of its own; past this many tokens a text's vector says little about any part of it.

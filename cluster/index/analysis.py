@@ -36,6 +36,7 @@ from typing import Any
 from cluster.index import jvm
 from cluster.model.nodes import Node
 from cluster.model.query import TermStatistics
+from cluster.text import identifier_parts
 
 #: Changes whenever the same text could give other terms or weights; an index of another version must be rebuilt.
 ANALYZER_VERSION = "text-1"
@@ -75,8 +76,6 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _JOINTS = re.compile(r"[./@:\\-]+")
 _OVERLONG = re.compile(rf"\S{{{MAX_TERM + 1}}}")
 _LEVELS = (re.compile(r"[/:@]+"), re.compile(r"\.+"), re.compile(r"-+"))
-#: Parts of an identifier, over its ASCII shape.
-_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
 def words(text: str) -> list[str]:
@@ -149,17 +148,8 @@ def _spell(word: str, level: int, compounds: dict[str, None], simple: dict[str, 
             for piece in pieces:
                 _spell(piece, at + 1, compounds, simple)
             return
-    shape = word if word.isascii() else "".join(map(_shape, word))
-    for part in _PART.finditer(shape):
-        simple[word[part.start() : part.end()].casefold()] = None
-
-
-def _shape(char: str) -> str:
-    if char == "_":
-        return char
-    if char.isdecimal():
-        return "0"
-    return "A" if char.isupper() or char.istitle() else "a"
+    for part in identifier_parts(word):
+        simple[part.casefold()] = None
 
 
 def _spelling(found: Iterable[str]) -> dict[str, dict[str, int]]:

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.chunk import LineIndex, Span, joins, split_text
+from cluster.text import joins
+from jobs.chunk import LineIndex, Span, split_text
 
 FAMILY = "👩\u200d👩\u200d👧\u200d👦"
 

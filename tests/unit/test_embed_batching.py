@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.embed.batching import cut, embed_cached, estimate_tokens, is_blank, pack
+from cluster.embed.batching import cut, embed_cached, estimate_tokens, pack
 from cluster.embed.cache import MemoryVectorCache
 from cluster.model.manifest import VectorIdentity
 
@@ -35,13 +35,6 @@ def test_a_cut_text_is_a_head_of_it_that_can_be_encoded(text: str, max_tokens: i
 
 def test_a_lone_surrogate_is_replaced() -> None:
     assert cut("a\ud83db", 8) == "a?b"
-
-
-@pytest.mark.parametrize(
-    ("text", "blank"), [("", True), (" \n\t", True), ("\u200b\x00\ufeff", True), (" . ", False), ("\u200bx", False)]
-)
-def test_blank_text_has_nothing_to_see(text: str, blank: bool) -> None:
-    assert is_blank(text) is blank
 
 
 @pytest.mark.parametrize(("text", "tokens"), [("word " * 100, 100), ("漢字検索" * 25, 100), ("a{b:c;d:#ef}" * 10, 48)])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cluster.model.nodes import Node, Source, Store
 from cluster.model.query import Snippet
-from jobs.chunk import joins
+from cluster.text import joins
 from jobs.markdown import extract_markdown
 from jobs.model import FileContext
 from serve.snippet import WIDTH, make_snippet, query_words
@@ -58,6 +58,8 @@ def marked(snippet: Snippet) -> list[str]:
         ("die Straße hier", "strasse", ["Straße"]),
         ("die STRASSE hier", "straße", ["STRASSE"]),
         ("ﬁle and ｆｕｌｌ", "file full", ["ﬁle", "ｆｕｌｌ"]),
+        ("загрузить файл", "ЗагрузитьФайл", ["загрузить", "файл"]),
+        ("ｶﾞｽ", "ガス", ["ｶﾞｽ"]),
         ("混合检索系统使用倒排索引", "检索", ["检索"]),
         ("合检索", "合检索", ["合检索"]),
         ("GitHub 备份 脚本", "GitHub备份脚本", ["GitHub", "备份", "脚本"]),

@@ -53,7 +53,8 @@ class WriteBatch:
     #: (from, type, to)
     remove_edges: tuple[tuple[str, str, str], ...] = ()
     edges: tuple[Edge, ...] = ()
-    #: Ids to mark deleted at `now`; `restore` takes the mark away again.
+    #: Ids to mark deleted at `now`, each with all that it contains (HAS_SECTION, HAS_CHUNK, DEFINES) in its project and store;
+    #: `restore` takes the marks of that deletion away again, and leaves those that were there before.
     soft_delete: tuple[str, ...] = ()
     restore: tuple[str, ...] = ()
     #: Ids to remove for good, with the edges that leave them.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
@@ -32,6 +32,9 @@ EdgeKey: TypeAlias = tuple[str, str, str]
 PathKey: TypeAlias = tuple[str, str, str]
 
 _INT64 = range(-(2**63), 2**63)
+
+#: Types of the edges from a node to its parts: what becomes of the one becomes of the others.
+CONTAINMENT = frozenset({"HAS_SECTION", "HAS_CHUNK", "DEFINES"})
 
 #: Levels of containers in a JSON value.
 _MAX_DEPTH = 100
@@ -328,11 +331,31 @@ def removed_ids(batch: WriteBatch, nodes: Mapping[str, Node]) -> list[str]:
     return [*_replaced(batch, nodes), *batch.purge]
 
 
+def load_contained(
+    batch: WriteBatch,
+    nodes: dict[str, Node],
+    edges: dict[EdgeKey, Edge],
+    load_nodes: Callable[[Sequence[str]], Mapping[str, Node]],
+    load_edges_from: Callable[[Sequence[str]], Mapping[EdgeKey, Edge]],
+) -> None:
+    """Adds to `nodes` and `edges` what the nodes that `batch` marks as deleted or restores may contain, level by level."""
+    seen: set[str] = set()
+    level = {*batch.soft_delete, *batch.restore}
+    while level:
+        seen |= level
+        edges.update(load_edges_from(sorted(level)))
+        keys = (*edges, *map(edge_key, batch.edges))
+        below = {to_id for from_id, kind, to_id in keys if from_id in level and kind in CONTAINMENT}
+        nodes.update(load_nodes(sorted(below - nodes.keys())))
+        level = below - seen
+
+
 def plan(batch: WriteBatch, nodes: Mapping[str, Node], edges: Mapping[EdgeKey, Edge]) -> Plan:
     """The net effect of a clean `batch`.
 
     `nodes`: what is stored under `touched_ids` and what is derived from `replace_paths`. `edges`: what is stored under
-    `touched_edges` and what leaves `removed_ids`. Both hold nothing of another account.
+    `touched_edges` and what leaves `removed_ids`. Both with what `load_contained` adds; neither holds anything of another
+    account.
     """
     after_nodes, after_edges = dict(nodes), dict(edges)
     _remove(after_nodes, after_edges, _replaced(batch, nodes))
@@ -340,8 +363,8 @@ def plan(batch: WriteBatch, nodes: Mapping[str, Node], edges: Mapping[EdgeKey, E
     for key in batch.remove_edges:
         after_edges.pop(key, None)
     after_edges.update((edge_key(edge), edge) for edge in batch.edges)
-    _mark(after_nodes, batch.soft_delete, batch.now)
-    _mark(after_nodes, batch.restore, None)
+    if batch.soft_delete or batch.restore:
+        _mark(after_nodes, after_edges, batch)
     _remove(after_nodes, after_edges, batch.purge)
 
     put_nodes = [node for key, node in sorted(after_nodes.items()) if not _same_node(nodes.get(key), node)]
@@ -376,11 +399,44 @@ def _remove(nodes: dict[str, Node], edges: dict[EdgeKey, Edge], ids: Iterable[st
         del edges[edge]
 
 
-def _mark(nodes: dict[str, Node], ids: Iterable[str], deleted_at: int | None) -> None:
+def _mark(nodes: dict[str, Node], edges: Iterable[EdgeKey], batch: WriteBatch) -> None:
+    """Marks what is deleted with all that it contains, and takes the marks of that same deletion away where it is restored.
+
+    What had been deleted before keeps its own mark, and so stays deleted when what contains it is restored.
+    """
+    below: dict[str, list[str]] = {}
+    for from_id, kind, to_id in edges:
+        if kind in CONTAINMENT:
+            below.setdefault(from_id, []).append(to_id)
+    for root in batch.soft_delete:
+        if root in nodes:
+            known = nodes[root].deleted_at
+            _remark(nodes, _contained(root, nodes, below), None, batch.now if known is None else known)
+    for root in batch.restore:
+        if root in nodes and nodes[root].deleted_at is not None:
+            _remark(nodes, _contained(root, nodes, below), nodes[root].deleted_at, None)
+
+
+def _remark(nodes: dict[str, Node], ids: Iterable[str], old: int | None, new: int | None) -> None:
     for key in ids:
-        node = nodes.get(key)
-        if node is not None and (node.deleted_at is None) != (deleted_at is None):
-            nodes[key] = replace(node, deleted_at=deleted_at)
+        if nodes[key].deleted_at == old:
+            nodes[key] = replace(nodes[key], deleted_at=new)
+
+
+def _contained(root: str, nodes: Mapping[str, Node], below: Mapping[str, list[str]]) -> list[str]:
+    """`root` and what it contains at any depth, within its own project and store: nobody deletes another's by an edge to it."""
+    home = _home(nodes[root])
+    found = dict.fromkeys([root])
+    waiting = [root]
+    while waiting:
+        inside = [key for key in below.get(waiting.pop(), ()) if key not in found and key in nodes]
+        waiting += (mine := [key for key in inside if _home(nodes[key]) == home])
+        found.update(dict.fromkeys(mine))
+    return list(found)
+
+
+def _home(node: Node) -> tuple[str, str, Store]:
+    return node.account, node.project, node.store
 
 
 def _same_node(old: Node | None, new: Node) -> bool:

@@ -55,9 +55,18 @@ class MemoryGraphStore:
         if paths:
             nodes.update((key, node) for key, node in self._nodes.items() if batches.is_derived_from(node, paths))
         edges = {key: self._edges[key] for key in batches.touched_edges(batch) if key in self._edges}
-        for removed in batches.removed_ids(batch, nodes):
-            edges.update((key, self._edges[key]) for key in self._outgoing.get(removed, ()))
+        edges.update(self._edges_from(batches.removed_ids(batch, nodes)))
+        batches.load_contained(
+            batch,
+            nodes,
+            edges,
+            lambda ids: {key: self._nodes[key] for key in ids if key in self._nodes},
+            self._edges_from,
+        )
         return batches.plan(batch, nodes, edges)
+
+    def _edges_from(self, ids: Iterable[str]) -> dict[EdgeKey, Edge]:
+        return {key: self._edges[key] for from_id in ids for key in self._outgoing.get(from_id, ())}
 
     def _apply(self, plan: batches.Plan) -> None:
         revision = self.revision() + 1

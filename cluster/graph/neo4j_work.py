@@ -85,6 +85,9 @@ def planned(tx: Transaction, batch: WriteBatch, gate: batches.AccountGate) -> tu
             if batches.is_derived_from(node, paths):
                 nodes[node.id] = node
     edges.update(_edges(tx, "edges_from", "ids", batches.removed_ids(batch, nodes)))
+    batches.load_contained(
+        batch, nodes, edges, lambda ids: load_nodes(tx, ids), lambda ids: _edges(tx, "edges_from", "ids", ids)
+    )
     mine = gate.account
     plan = batches.plan(
         batch,

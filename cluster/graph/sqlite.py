@@ -100,6 +100,13 @@ class SqliteGraphStore:
             found = map(rows.to_node, connection.execute(QUERIES["nodes_of_path"].format(columns=_NODES), path))
             nodes.update((node.id, node) for node in found if batches.is_derived_from(node, paths))
         edges.update(_load_edges_from(connection, batches.removed_ids(batch, nodes)))
+        batches.load_contained(
+            batch,
+            nodes,
+            edges,
+            lambda ids: _load_nodes(connection, ids),
+            lambda ids: dict(_load_edges_from(connection, ids)),
+        )
         mine = self._gate.account
         return batches.plan(
             batch,

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,15 @@ from cluster.model.nodes import Admission, Node, Scope, Source, Store, Visibilit
 from cluster.ports import Change, GraphStore, WriteBatch
 from tests.support import factories
 from tests.support.factories import ACCOUNT, make_edge, make_node, make_principal
-from tests.support.graph_stores import EVERYTHING, GRAPH_STORES, feed, ids, make_memory_store, make_sqlite_store
+from tests.support.graph_stores import (
+    EVERYTHING,
+    GRAPH_STORES,
+    feed,
+    ids,
+    make_memory_store,
+    make_neo4j_store,
+    make_sqlite_store,
+)
 
 FULL = Node(
     id="full",
@@ -268,7 +277,7 @@ def test_no_update_of_several_threads_is_lost(store: GraphStore) -> None:
     assert {node.status for node in store.scan(EVERYTHING)} == {"24"}
 
 
-# --- both do the same ---
+# --- all do the same ---
 
 _names = st.sampled_from(["a", "b", "c", "d"])
 _paths = st.sampled_from(["p.md", "q.md"])
@@ -280,7 +289,7 @@ _nodes = st.builds(
     st.none() | st.just(3),
     st.sampled_from([Store.STRUCTURE, Store.STRUCTURE, Store.WORK]),
 )
-_edge_keys = st.tuples(_names, st.sampled_from(["CALLS", "REFERENCES"]), _names)
+_edge_keys = st.tuples(_names, st.sampled_from(["CALLS", "HAS_CHUNK"]), _names)
 _edges = st.builds(
     lambda key, line: make_edge(key[0], key[2], key[1], properties={"line": line}), _edge_keys, st.integers(0, 1)
 )
@@ -303,25 +312,36 @@ _batches = st.builds(
 )
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.lists(_batches, min_size=1, max_size=6))
-def test_both_stores_make_the_same_of_any_batches(tmp_path_factory: pytest.TempPathFactory, batches: list[WriteBatch]) -> None:
-    memory, sqlite = make_memory_store(Path()), make_sqlite_store(tmp_path_factory.mktemp("graph"))
+def _assert_same_of_any_batches(folder: Path, batches: list[WriteBatch], make: Callable[[Path], GraphStore]) -> None:
+    memory, other = make_memory_store(Path()), make(folder)
     try:
         for batch in batches:
             before = memory.revision()
-            assert memory.write(batch) == sqlite.write(batch) == memory.revision() == sqlite.revision()
+            assert memory.write(batch) == other.write(batch) == memory.revision() == other.revision()
             assert memory.revision() - before in (0, 1)
             assert (memory.revision() > before) == bool(memory.changes(before))
-            assert memory.changes(0) == sqlite.changes(0)
-            assert list(memory.scan(EVERYTHING)) == list(sqlite.scan(EVERYTHING))
-            assert list(memory.edges(ACCOUNT, "main")) == list(sqlite.edges(ACCOUNT, "main"))
+            assert memory.changes(0) == other.changes(0)
+            assert list(memory.scan(EVERYTHING)) == list(other.scan(EVERYTHING))
+            assert list(memory.edges(ACCOUNT, "main")) == list(other.edges(ACCOUNT, "main"))
             for limit in (0, 1, 9):
                 asked = ["a", "b", "c", "d", "a"]
-                assert memory.neighbours(asked, EVERYTHING, limit) == sqlite.neighbours(asked, EVERYTHING, limit)
+                assert memory.neighbours(asked, EVERYTHING, limit) == other.neighbours(asked, EVERYTHING, limit)
         assert _replayed(memory.changes(0)) == {node.id for node in memory.scan(EVERYTHING) if node.deleted_at is None}
     finally:
-        sqlite.close()
+        other.close()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(_batches, min_size=1, max_size=6))
+def test_sqlite_makes_the_same_of_any_batches(tmp_path_factory: pytest.TempPathFactory, batches: list[WriteBatch]) -> None:
+    _assert_same_of_any_batches(tmp_path_factory.mktemp("graph"), batches, make_sqlite_store)
+
+
+@pytest.mark.neo4j
+@settings(max_examples=20, deadline=None)
+@given(st.lists(_batches, min_size=1, max_size=4))
+def test_neo4j_makes_the_same_of_any_batches(batches: list[WriteBatch]) -> None:
+    _assert_same_of_any_batches(Path(), batches, make_neo4j_store)
 
 
 def _replayed(changes: list[Change]) -> set[str]:

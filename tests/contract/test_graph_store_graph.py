@@ -94,6 +94,100 @@ def test_soft_delete_and_restore(store: GraphStore) -> None:
     assert feed(store, 2) == [(3, "node_written", "a")]
 
 
+def deleted(store: GraphStore) -> dict[str, int]:
+    """When each deleted node was deleted."""
+    return {node.id: node.deleted_at for node in store.scan(EVERYTHING) if node.deleted_at is not None}
+
+
+def write_document(store: GraphStore) -> None:
+    """doc > section > subsection > chunk, doc > class > method > rest; and what the document only refers to."""
+    names = ("doc", "section", "subsection", "chunk", "class", "method", "rest", "other", "other chunk")
+    edges = (
+        make_edge("doc", "section", "HAS_SECTION"),
+        make_edge("section", "subsection", "HAS_SECTION"),
+        make_edge("subsection", "chunk", "HAS_CHUNK"),
+        make_edge("doc", "class", "DEFINES"),
+        make_edge("class", "method", "DEFINES"),
+        make_edge("method", "rest", "HAS_CHUNK"),
+        make_edge("doc", "other", "IMPORTS"),
+        make_edge("method", "other", "CALLS"),
+        make_edge("other", "other chunk", "HAS_CHUNK"),
+        make_edge("section", "missing", "HAS_CHUNK"),
+    )
+    store.write(WriteBatch(nodes=tuple(make_node(name) for name in names), edges=edges))
+
+
+PARTS = ("chunk", "class", "doc", "method", "rest", "section", "subsection")
+
+
+def test_a_deletion_takes_all_that_a_document_contains_and_nothing_else(store: GraphStore) -> None:
+    write_document(store)
+    assert store.write(WriteBatch(soft_delete=("doc",), now=50)) == 2
+    assert deleted(store) == dict.fromkeys(PARTS, 50)
+    assert feed(store, 1) == [(2, "node_deleted", name) for name in PARTS], "one revision, so that nobody sees half of it"
+    assert ids(store.scan(guards.search_guard(make_principal()))) == ["other", "other chunk"]
+    assert store.write(WriteBatch(restore=("doc",))) == 3
+    assert deleted(store) == {}
+    assert feed(store, 2) == [(3, "node_written", name) for name in PARTS]
+
+
+def test_a_part_is_deleted_with_what_is_below_it_alone(store: GraphStore) -> None:
+    write_document(store)
+    store.write(WriteBatch(soft_delete=("subsection",), now=8))
+    assert deleted(store) == {"subsection": 8, "chunk": 8}
+
+
+def test_parts_in_a_circle_are_each_taken_once(store: GraphStore) -> None:
+    write_document(store)
+    store.write(WriteBatch(edges=(make_edge("chunk", "doc", "DEFINES"), make_edge("doc", "doc", "DEFINES"))))
+    store.write(WriteBatch(soft_delete=("subsection",), now=8))
+    assert deleted(store) == dict.fromkeys(PARTS, 8)
+
+
+def test_restoring_brings_back_what_that_deletion_took(store: GraphStore) -> None:
+    write_document(store)
+    store.write(WriteBatch(soft_delete=("class",), now=10))
+    store.write(WriteBatch(soft_delete=("doc",), now=20))
+    assert deleted(store) == {name: 10 if name in {"class", "method", "rest"} else 20 for name in PARTS}
+    store.write(WriteBatch(restore=("doc",)))
+    assert deleted(store) == {"class": 10, "method": 10, "rest": 10}
+    store.write(WriteBatch(restore=("class",)))
+    assert deleted(store) == {}
+
+
+def test_what_came_to_a_deleted_document_later_is_taken_by_deleting_it_again(store: GraphStore) -> None:
+    write_document(store)
+    store.write(WriteBatch(soft_delete=("doc",), now=50))
+    late = WriteBatch(nodes=(make_node("late"),), edges=(make_edge("section", "late", "HAS_CHUNK"),))
+    store.write(late)
+    assert "late" not in deleted(store)
+    store.write(WriteBatch(soft_delete=("doc",), now=60))
+    assert deleted(store) == dict.fromkeys((*PARTS, "late"), 50), "under the mark of the document, to come back with it"
+
+
+def test_a_deletion_counts_the_edges_of_its_own_batch(store: GraphStore) -> None:
+    store.write(WriteBatch(nodes=(make_node("stored"), make_node("left"))))
+    store.write(WriteBatch(edges=(make_edge("doc", "left", "HAS_CHUNK"),)))
+    batch = WriteBatch(
+        nodes=(make_node("doc"), make_node("new")),
+        remove_edges=(("doc", "HAS_CHUNK", "left"),),
+        edges=(make_edge("doc", "stored", "HAS_CHUNK"), make_edge("doc", "new", "HAS_SECTION")),
+        soft_delete=("doc",),
+        now=5,
+    )
+    store.write(batch)
+    assert deleted(store) == {"doc": 5, "new": 5, "stored": 5}
+
+
+def test_nobody_deletes_anothers_node_by_an_edge_to_it(store: GraphStore) -> None:
+    mine = make_node("mine", store=Store.WORK)
+    others = (make_node("derived"), make_node("elsewhere", project="elsewhere", store=Store.WORK))
+    edges = (make_edge("mine", "derived", "HAS_CHUNK"), make_edge("mine", "elsewhere", "HAS_CHUNK"))
+    store.write(WriteBatch(nodes=(mine, *others), edges=edges))
+    store.write(WriteBatch(soft_delete=("mine",), now=5))
+    assert deleted(store) == {"mine": 5}
+
+
 def test_only_a_set_mark_hides_a_node(store: GraphStore) -> None:
     """Never deleted, restored, and written without a mark: found. Marked, at whatever time: not found, and still listed."""
     store.write(WriteBatch(nodes=(make_node("t"), make_node("f"), make_node("n", deleted_at=None), make_node("m"))))

@@ -272,7 +272,7 @@ class _Run:
         states: list[FileState] = []
         for result in results:
             assert result.extracted is not None
-            own = [self._carried(stored.get(node.id), node) for node in result.extracted.nodes]
+            own = self._deletion_carried(result, stored, [self._carried(stored.get(n.id), n) for n in result.extracted.nodes])
             state = self._state(result, own)
             contains = {tuple(key) for key in state.facts["contains"]}
             stale += [key for key in self._contained(result.path) if key not in contains]
@@ -322,7 +322,7 @@ class _Run:
     def _carried(self, old: Node | None, new: Node) -> Node:
         """`new` with what others have said about the node since: its tags, its visibility, that it was deleted.
 
-        Reading a file again must not make public what was marked private, nor bring back what was deleted. A part that is the
+        Reading a file again must not make public what was marked private. A part that is the
         same as before stays the very same node, at the commit where it was read, so that no index has to take it again.
         """
         if old is None or old.store is not Store.STRUCTURE:
@@ -335,6 +335,20 @@ class _Run:
             return merged
         same = replace(merged, source=replace(new.source, commit=cited))
         return same if same == old else merged
+
+    def _deletion_carried(self, result: ExtractResult, stored: Mapping[str, Node], nodes: list[Node]) -> list[Node]:
+        """`nodes` of a file whose document was deleted: new bytes bring back what that deletion took, the same bytes do not.
+
+        A part that was deleted by itself stays deleted, and a part that is new belongs to a deleted document like the others.
+        """
+        documents = [stored[node.id] for node in nodes if DOCUMENT in node.labels and node.id in stored]
+        mark = documents[0].deleted_at if documents and documents[0].store is Store.STRUCTURE else None
+        if mark is None:
+            return nodes
+        known = self._known.get(result.path)
+        if known is None or known.content_hash != result.content_hash:
+            return [replace(node, deleted_at=None) if node.deleted_at == mark else node for node in nodes]
+        return [node if node.deleted_at is not None else replace(node, deleted_at=mark) for node in nodes]
 
     # --- what is gone --------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import argparse
 import hashlib
 import json
 import shutil
+import signal
 import sys
 import time
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from benchmarks.worker import Worker
 
 OUT = Path(__file__).parent / "out"
 #: Files of the two corpora: about 20,000 rows, and about 5,000 where each row costs the sentence model 30 ms.
-FILES, SENTENCE_FILES = 800, 200
+FILES, SENTENCE_FILES = 740, 170
 QUESTIONS = 16_384
 NAIVE = {"RAYCALL_INGRESS_HA_PROXY": "false", "RAYCALL_INGRESS_MICRO_BATCHING": "false"}
 SENTENCE = {"RAYCALL_EMBED_FIRST": "sentence"}
@@ -134,8 +135,10 @@ def main() -> int:
     """Runs everything; 1 when a request failed, since a ratio of failures means nothing."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each comparison (at least 3 for a median)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="length of a round")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of a round")
     options = parser.parse_args()
+    # What was started must be stopped, however this ends.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     OUT.mkdir(exist_ok=True)
     (OUT / "workers.log").unlink(missing_ok=True)
     bench = Bench(options.rounds, options.seconds)

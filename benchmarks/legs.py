@@ -21,6 +21,7 @@ from benchmarks.material import BATCH, PROJECT, K, make_material
 from cluster.config import Config
 from cluster.guards import search_guard
 from cluster.model.access import Principal, Role
+from cluster.model.manifest import Manifest
 from cluster.model.query import LegAnswer, LexicalQuery, VectorQuery
 
 #: Longer than any round: a late answer is counted, not lost.
@@ -78,6 +79,10 @@ async def _asked(ask: Callable[[Any, float], Awaitable[LegAnswer]], queries: Ite
     return {"per_second": counts["answered"] / (time.perf_counter() - started), "without_hits": counts["without_hits"]}
 
 
+async def _ready(_manifest: Manifest) -> None:
+    """Nothing has to be loaded before a generation is served: the vectors are there already."""
+
+
 def main() -> None:
     from serve import machine, stack
     from serve.replica import make_router
@@ -86,7 +91,7 @@ def main() -> None:
     config = replace(Config(), data_dir=data_dir)
     with stack.running_ray(config, machine.run_dir_of(data_dir), {}):
         stack.start_all_shards(config)
-        legs = Legs(make_router(config), data_dir)
+        legs = Legs(make_router(config, _ready), data_dir)
         try:
             worker.serve({}, {"lexical": legs.lexical, "vector": legs.vector})
         finally:

@@ -211,13 +211,6 @@ def test_a_key_of_one_project_is_told_nothing_about_the_others(server: Server) -
     assert server.request("GET", "/v1/status", key=secret).json["projects"] == []
 
 
-def test_an_agent_finds_only_what_is_tagged_for_it(server: Server) -> None:
-    made = raycall(server.data_dir, "keys", "create", "agent key", "--agent", "sales", "--json")
-    secret = json.loads(made.stdout)["secret"]
-    answer = server.request("POST", "/v1/search", {"query": "pump"}, key=secret)
-    assert (answer.status, answer.json["hits"]) == (200, [])
-
-
 def test_a_revoked_key_stops_working(server: Server) -> None:
     made = json.loads(raycall(server.data_dir, "keys", "create", "short", "--json").stdout)
     assert server.request("GET", "/v1/status", key=made["secret"]).status == 200

@@ -52,7 +52,7 @@ class Legs(Protocol):
         """Raises UnavailableError when nothing answered."""
         ...
 
-    async def embed(self, text: str, identity: VectorIdentity, deadline: float) -> npt.NDArray[np.float32] | None:
+    async def embed(self, text: str, identity: VectorIdentity, deadline: float, caller: str) -> npt.NDArray[np.float32] | None:
         """The query's vector, shape (identity.dimensions,), unit length; None when the text has none.
 
         Raises EmbedderError when the model did not answer.
@@ -92,6 +92,8 @@ class LegRunner:
     deadline: float
     #: For log lines.
     query_id: str
+    #: Who asks: what is remembered for one caller is not used for another, whose timings would tell of it.
+    caller: str
 
     async def run(self) -> tuple[LegOutcome, LegOutcome]:
         """The lexical and the vector outcome. Raises an UnavailableError when a leg failed and the other one is missing too."""
@@ -117,13 +119,16 @@ class LegRunner:
         outcome = await self._asked(LEXICAL, self.plan.pins, lambda: self.legs.lexical(query, self.deadline))
         return replace(outcome, notices=(*outcome.notices, *_lexical_notices(outcome)))
 
+    def _embedded(self, identity: VectorIdentity) -> Awaitable[npt.NDArray[np.float32] | None]:
+        return self.legs.embed(self.request.query, identity, self.deadline, self.caller)
+
     async def _vector(self) -> LegOutcome:
         identity = self.plan.identity
         if identity is None:
             return _not_run(VECTOR)
         start = self.clock.monotonic()
         try:
-            vector = await self._in_time(lambda: self.legs.embed(self.request.query, identity, self.deadline), EmbedderError)
+            vector = await self._in_time(lambda: self._embedded(identity), EmbedderError)
         except RaycallError as error:
             self._log_failure(VECTOR, error)
             return _missing(VECTOR, error, "embedder_unavailable", self._since(start))

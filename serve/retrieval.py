@@ -88,7 +88,7 @@ class Retrieval:
         plan = make_plan(request, principal, self._legs.served(), registered)
         guard = search_guard(principal, plan.pins, request.labels)
         phases.end("plan")
-        outcomes = await self._runner(request, plan, guard, phases.started, query_id).run()
+        outcomes = await self._runner(request, principal, plan, guard, phases.started, query_id).run()
         phases.end("legs")
         candidates = fuse(outcomes[0].answer, outcomes[1].answer, request.fusion)
         phases.end("fuse")
@@ -102,7 +102,9 @@ class Retrieval:
         explain = explanation.explain(request, principal, plan, outcomes, hits) if request.explain else None
         return Answer(query_id=query_id, hits=hits, disclosure=disclosure, explain=explain)
 
-    def _runner(self, request: SearchRequest, plan: Plan, guard: Guard, started: float, query_id: str) -> LegRunner:
+    def _runner(
+        self, request: SearchRequest, principal: Principal, plan: Plan, guard: Guard, started: float, query_id: str
+    ) -> LegRunner:
         return LegRunner(
             legs=self._legs,
             clock=self._clock,
@@ -112,6 +114,7 @@ class Retrieval:
             window=WINDOW,
             deadline=started + self._deadline_s,
             query_id=query_id,
+            caller=principal.key_id,
         )
 
     def _finish(

@@ -17,7 +17,7 @@ from cluster.model.manifest import Manifest, VectorIdentity
 from cluster.model.query import LegAnswer, LexicalQuery, VectorQuery
 from cluster.ports import Clock, Embedder
 
-#: Query vectors that are kept, by identity and hash of the text: agents ask the same thing again and again.
+#: Query vectors that are kept, by caller, identity and hash of the text: agents ask the same thing again and again.
 CACHED_VECTORS = 2048
 
 Vector = npt.NDArray[np.float32]
@@ -38,7 +38,7 @@ class RouterLegs:
             embedder.identity: Batcher(_in_thread(embedder), max_batch=max_batch, clock=clock.monotonic)
             for embedder in embedders
         }
-        self._cache: OrderedDict[tuple[VectorIdentity, bytes], Vector | None] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, VectorIdentity, bytes], Vector | None] = OrderedDict()
 
     def served(self) -> Mapping[str, Manifest]:
         """See `Router.served`."""
@@ -56,9 +56,9 @@ class RouterLegs:
         """Tokens that the embedder of `identity` reads; None where none is configured."""
         return self._max_tokens.get(identity)
 
-    async def embed(self, text: str, identity: VectorIdentity, deadline: float) -> Vector | None:
+    async def embed(self, text: str, identity: VectorIdentity, deadline: float, caller: str) -> Vector | None:
         """The vector of `text`, or None when the model has none for it; raises EmbedderError when it is late or down."""
-        key = (identity, hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest())
+        key = (caller, identity, hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest())
         if key in self._cache:
             self._cache.move_to_end(key)
             return self._cache[key]

@@ -100,7 +100,7 @@ class FakeLegs:
             scores = {node.id: float(query.vector @ letters(" ".join(node.text.values()))) for node in self._rows(query)}
         return self._answer("vector", query, scores, {})
 
-    async def embed(self, text: str, identity: VectorIdentity, deadline: float) -> npt.NDArray[np.float32] | None:
+    async def embed(self, text: str, identity: VectorIdentity, deadline: float, caller: str) -> npt.NDArray[np.float32] | None:
         self.embedded.append(text)
         await self._fate("embed")
         return None if self.without_vector else letters(text)

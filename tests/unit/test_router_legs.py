@@ -41,21 +41,24 @@ def soon() -> float:
 async def test_a_question_is_embedded_once_with_the_identity_that_was_asked_for(tmp_path: Path) -> None:
     first, target = Embedder(FIRST), Embedder(TARGET)
     legs = make_legs(tmp_path, first, target)
-    one = await legs.embed("pump", TARGET, soon())
-    two = await legs.embed("pump", TARGET, soon())
+    one = await legs.embed("pump", TARGET, soon(), "k1")
+    two = await legs.embed("pump", TARGET, soon(), "k1")
     assert one is two
     assert (first.asked, target.asked) == ([], ["pump"])
-    await legs.embed("pump", FIRST, soon())
+    # Another caller must not be able to tell from the time it takes that somebody has asked this before.
+    await legs.embed("pump", TARGET, soon(), "k2")
+    assert target.asked == ["pump", "pump"]
+    await legs.embed("pump", FIRST, soon(), "k1")
     assert first.asked == ["pump"]
 
 
 async def test_a_text_without_a_vector_is_no_error(tmp_path: Path) -> None:
-    assert await make_legs(tmp_path, Embedder(FIRST)).embed("unknown", FIRST, soon()) is None
+    assert await make_legs(tmp_path, Embedder(FIRST)).embed("unknown", FIRST, soon(), "k1") is None
 
 
 async def test_an_identity_that_no_embedder_makes_is_named(tmp_path: Path) -> None:
     with pytest.raises(EmbedderError, match="test/target/4"):
-        await make_legs(tmp_path, Embedder(FIRST)).embed("pump", TARGET, soon())
+        await make_legs(tmp_path, Embedder(FIRST)).embed("pump", TARGET, soon(), "k1")
 
 
 @pytest.mark.parametrize("error", [EmbedderError("refused"), RuntimeError("internal path /secret")])
@@ -66,10 +69,10 @@ async def test_a_failure_is_an_embedder_error_without_foreign_details_and_the_ne
     legs = make_legs(tmp_path, embedder)
     embedder.error = error
     with pytest.raises(EmbedderError) as caught:
-        await legs.embed("pump", FIRST, soon())
+        await legs.embed("pump", FIRST, soon(), "k1")
     assert "/secret" not in caught.value.detail
     embedder.error = None
-    assert await legs.embed("pump", FIRST, soon()) is not None
+    assert await legs.embed("pump", FIRST, soon(), "k1") is not None
 
 
 def test_the_tokens_that_a_model_reads_are_those_of_its_embedder(tmp_path: Path) -> None:

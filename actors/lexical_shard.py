@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -10,8 +11,11 @@ import numpy.typing as npt
 
 from actors.merge import merge_hits
 from actors.partitions import PartitionHolder, partition_failure
+from cluster.index.analysis import countable_terms
 from cluster.model.guard import All, Guard
 from cluster.model.query import LegAnswer, LexicalQuery, PartitionFailure, Pins, Statistics, TermStatistics
+
+log = logging.getLogger(__name__)
 
 EVERYTHING = All(())
 
@@ -53,19 +57,36 @@ class LexicalShard:
         return tuple(self._partitions.held(pins)[1])
 
     def statistics(self, queries: Sequence[LexicalQuery]) -> list[TermStatistics]:
-        """This shard's part of each query's statistics; the caller adds the parts up and sends the sum with the search."""
-        return [self._own_statistics(query, self._terms(query))[0] for query in queries]
+        """This shard's part of each query's statistics; the caller adds the parts up and sends the sum with the search.
+
+        A query that cannot be worked on gets zeros, and the others their own: its failure is told by `search`.
+        """
+        return [self._statistics_or_zeros(query) for query in queries]
 
     def search(self, queries: Sequence[LexicalQuery]) -> list[LegAnswer]:
-        """One answer a query. A partition that fails is named in its answer, and the others' hits stand."""
-        return [self._search(query) for query in queries]
+        """One answer a query. A partition that fails is named in its answer, and the others' hits stand.
+
+        For a query that cannot be worked on, that is every project that it asks; its batch goes on.
+        """
+        return [self._search_or_failures(query) for query in queries]
 
     def close(self) -> None:
         """Closes every partition."""
         self._partitions.close()
 
-    def _terms(self, query: LexicalQuery) -> list[str]:
-        return list(dict.fromkeys(self._analyse(query.text)))
+    def _statistics_or_zeros(self, query: LexicalQuery) -> TermStatistics:
+        try:
+            return self._own_statistics(query, countable_terms(self._analyse(query.text))[0])[0]
+        except Exception as error:
+            log.error("query failed", exc_info=error, extra={"action": "query_failed"})  # noqa: TRY400
+            return TermStatistics(documents=0, tokens=0, document_frequency={})
+
+    def _search_or_failures(self, query: LexicalQuery) -> LegAnswer:
+        try:
+            return self._search(query)
+        except Exception as error:
+            failures = tuple(partition_failure(f"{project}/*", query.pins, error) for project in query.pins)
+            return LegAnswer(ids=(), scores=np.zeros(0), asked=len(failures), failures=failures)
 
     def _own_statistics(
         self, query: LexicalQuery, terms: Sequence[str]
@@ -84,7 +105,7 @@ class LexicalShard:
         return total, usable, failures
 
     def _search(self, query: LexicalQuery) -> LegAnswer:
-        terms = self._terms(query)
+        terms, uncounted = countable_terms(self._analyse(query.text))
         own, partitions, failures = self._own_statistics(query, terms)
         statistics = query.statistics or own
         chosen, cut = self._choose_terms(terms, statistics)
@@ -107,7 +128,7 @@ class LexicalShard:
             failures=tuple(failures),
             explain={
                 "terms": {term: statistics.document_frequency.get(term, 0) for term in chosen},
-                "terms_cut": len(cut),
+                "terms_cut": uncounted + len(cut),
                 "documents": statistics.documents,
                 "tokens": statistics.tokens,
                 "statistics": query.statistics_mode.value,

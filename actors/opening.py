@@ -22,8 +22,8 @@ from cluster.model.manifest import Bucket, Manifest, VectorIdentity
 from cluster.model.query import TermStatistics
 from cluster.storage import GenerationStore
 
-#: Guards whose row selections a partition keeps; one is a bit or an index a row.
-KEPT_SELECTIONS = 64
+#: Bytes of guards' row selections that a partition keeps; one is a bit or an index a row.
+SELECTION_BYTES = 64 * 1024 * 1024
 
 
 class LexicalPart:
@@ -70,6 +70,7 @@ class VectorPart:
         self._ids = _column(self._rows, "id")
         self._index = VectorIndex(folder / "vector" / "vectors.faiss", bucket.rows, manifest.identity, threads=threads)
         self._selections: OrderedDict[str, Any] = OrderedDict()
+        self._selection_bytes = 0
 
     def search(
         self, queries: npt.NDArray[np.float32], guard: Guard, k: int
@@ -92,8 +93,10 @@ class VectorPart:
             return self._selections[key]
         selection = self._index.prepare(np.asarray(to_mask(guard, self._rows).to_numpy(zero_copy_only=False), dtype=bool))
         self._selections[key] = selection
-        if len(self._selections) > KEPT_SELECTIONS:
-            self._selections.popitem(last=False)
+        self._selection_bytes += selection.nbytes
+        while self._selection_bytes > SELECTION_BYTES and len(self._selections) > 1:
+            _, oldest = self._selections.popitem(last=False)
+            self._selection_bytes -= oldest.nbytes
         return selection
 
 

@@ -45,6 +45,7 @@ _OCCUR = f"L{_LUCENE}/search/BooleanClause$Occur;"
 _CONFIG = f"L{_LUCENE}/index/IndexWriterConfig;"
 _DIRECTORY = f"L{_LUCENE}/store/Directory;"
 _READER = f"L{_LUCENE}/index/DirectoryReader;"
+_POSTINGS = f"L{_LUCENE}/index/PostingsEnum;"
 _SIMILARITY = f"L{_LUCENE}/search/similarities/Similarity;"
 _ANALYZER = f"L{_LUCENE}/analysis/Analyzer;"
 _TOP_DOCS = f"L{_LUCENE}/search/TopDocs;"
@@ -144,6 +145,28 @@ _TABLE: dict[str, _Spec] = {
         {"setMaxClauseCount": "(I)V"},
     ),
     "TopDocs": _Spec(f"{_LUCENE}/search/TopDocs"),
+    "BytesRef": _Spec(f"{_LUCENE}/util/BytesRef", "(Ljava/lang/CharSequence;)V"),
+    "FixedBitSet": _Spec(
+        f"{_LUCENE}/util/FixedBitSet",
+        "([JI)V",
+        {"clear": "(II)V", "or": f"(L{_LUCENE}/search/DocIdSetIterator;)V"},
+        {"intersectionCount": f"(L{_LUCENE}/util/FixedBitSet;L{_LUCENE}/util/FixedBitSet;)J"},
+    ),
+    "MultiTerms": _Spec(
+        f"{_LUCENE}/index/MultiTerms",
+        f"(L{_LUCENE}/index/Terms;L{_LUCENE}/index/ReaderSlice;)V",
+        statics={"getTerms": f"(L{_LUCENE}/index/IndexReader;{_STRING})L{_LUCENE}/index/Terms;"},
+    ),
+    "Terms": _Spec(f"{_LUCENE}/index/Terms", methods={"iterator": f"()L{_LUCENE}/index/TermsEnum;"}),
+    "TermsEnum": _Spec(
+        f"{_LUCENE}/index/TermsEnum",
+        methods={
+            "seekExact": f"(L{_LUCENE}/util/BytesRef;)Z",
+            "docFreq": "()I",
+            "postings": f"({_POSTINGS}I){_POSTINGS}",
+        },
+    ),
+    "PostingsEnum": _Spec(f"{_LUCENE}/index/PostingsEnum"),
     "ScoreDoc": _Spec(f"{_LUCENE}/search/ScoreDoc"),
     "NoLockFactory": _Spec(f"{_LUCENE}/store/NoLockFactory", static_fields={"INSTANCE": f"L{_LUCENE}/store/NoLockFactory;"}),
     "FSDirectory": _Spec(

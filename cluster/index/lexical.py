@@ -40,8 +40,8 @@ from cluster.index.lucene_query import (
     hits,
     idf,
     scored_query,
-    term_within,
 )
+from cluster.index.term_counts import TermCounts, row_bits
 from cluster.model.guard import Guard
 from cluster.model.nodes import Node
 from cluster.model.query import TermStatistics
@@ -52,8 +52,9 @@ logger = logging.getLogger(__name__)
 _BUILD_BUFFER_MB = 64.0
 #: Combinations of guard columns whose Lucene document is kept for reuse during a build.
 _DOCUMENTS = 1000
-_SELECTIONS = 256
-_FREQUENCIES = 100_000
+#: Guards that are remembered, and frequencies of terms: under all guards together, and without one. About 100 bytes each.
+_SELECTIONS = 128
+_FREQUENCIES = 50_000
 _SIMILARITIES = 64
 #: Threshold that makes a collector count every match.
 _EXACTLY = 2**31 - 1
@@ -192,6 +193,8 @@ class _Selection:
     tokens: int
     #: The filter query; None when every row that can match is selected.
     allowed: Any | None
+    #: A bit for each row, set for those that are selected; None as above.
+    bits: Any | None = None
     #: term -> selected rows that contain it.
     frequency: dict[str, int] = field(default_factory=dict)
 
@@ -210,6 +213,7 @@ class LexicalIndex:
         # Guards and questions have their own bounds; Lucene's would count a guard with many projects as an attack.
         java.IndexSearcher.setMaxClauseCount(1 << 20)
         self._searcher = java.IndexSearcher(self._reader)
+        self._counts = TermCounts(self._reader, len(tokens))
         self._rows = rows
         self._tokens = tokens
         self._selections: OrderedDict[Guard, _Selection] = OrderedDict()
@@ -225,7 +229,9 @@ class LexicalIndex:
         """BM25's statistics over exactly the rows that `guard` selects, for `terms`."""
         selection = self._select(guard)
         try:
-            frequency = {term: self._frequency(selection, term) for term in dict.fromkeys(terms)}
+            # In order, for which the terms of an index are read fastest.
+            frequency = {term: self._frequency(selection, term) for term in sorted(set(terms))}
+            self._forget(selection)
         except jvm.java().Error as error:
             raise CorruptIndexError(f"the lexical index cannot be read: {error}") from error
         return TermStatistics(documents=selection.documents, tokens=selection.tokens, document_frequency=frequency)
@@ -261,8 +267,10 @@ class LexicalIndex:
         documents = int((visible > 0).sum())
         if documents == self._all.documents:
             return self._remember(guard, self._all)
-        allowed = guard_query(guard) if documents else None
-        return self._remember(guard, _Selection(documents, int(visible.sum(dtype=np.int64)), allowed))
+        selection = _Selection(documents, int(visible.sum(dtype=np.int64)), None)
+        if documents:
+            selection.allowed, selection.bits = guard_query(guard), row_bits(mask)
+        return self._remember(guard, selection)
 
     def _remember(self, guard: Guard, selection: _Selection) -> _Selection:
         self._selections[guard] = selection
@@ -270,21 +278,30 @@ class LexicalIndex:
             self._selections.popitem(last=False)
         return selection
 
+    def _forget(self, used: _Selection) -> None:
+        """Keeps the number of frequencies in bounds: guards that were not asked for lately go first, `used` last."""
+        if len(self._all.frequency) > _FREQUENCIES:
+            self._all.frequency.clear()
+        kept = sum(len(known.frequency) for known in self._selections.values() if known is not self._all)
+        for guard, known in list(self._selections.items()):
+            if kept <= _FREQUENCIES:
+                return
+            if known is not self._all and known is not used:
+                kept -= len(self._selections.pop(guard).frequency)
+        if kept > _FREQUENCIES:
+            used.frequency.clear()
+
     def _frequency(self, selection: _Selection, term: str) -> int:
         if term not in selection.frequency:
-            count = self._count(selection, term)
-            if len(selection.frequency) >= _FREQUENCIES:
-                selection.frequency.clear()
-            selection.frequency[term] = count
+            selection.frequency[term] = self._count(selection, term)
         return selection.frequency[term]
 
     def _count(self, selection: _Selection, term: str) -> int:
         if selection is self._all:
-            return int(self._reader.docFreq(jvm.java().Term(TEXT, term)))
-        if not selection.documents or not self._frequency(self._all, term):
+            return self._counts.count(term)
+        if not selection.documents:
             return 0
-        query = term_within(term, selection.allowed)
-        return int(self._searcher.count(query))
+        return self._counts.count_within(term, selection.bits)
 
     def _boosts(self, terms: Sequence[str], statistics: TermStatistics) -> dict[str, float]:
         boosts: dict[str, float] = {}

@@ -77,11 +77,6 @@ def _term_query(field: str, value: str) -> Any:
     return java.TermQuery(term)
 
 
-def term_within(term: str, allowed: Any) -> Any:
-    """The query that matches the rows with `term` that the query `allowed` matches; for counting."""
-    return _joined([_term_query(TEXT, term), allowed], jvm.java().Occur.FILTER)
-
-
 def _field(column: str) -> str:
     return f"guard.{column}"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from cluster.index.analysis import analyse, choose_terms
+from cluster.index.analysis import analyse, choose_terms, countable_terms
 from cluster.index.lexical import LexicalIndex, build_lexical
 from cluster.index.rows import rows_table
 from cluster.model.guard import All, Guard
@@ -66,7 +66,7 @@ def statistics(partitions: Sequence[Partition], terms: Sequence[str], guard: Gua
 
 def search(partitions: Sequence[Partition], text: str, guard: Guard = EVERYTHING, k: int = 10_000) -> Ranked:
     """As a router does it: analyse, sum the statistics, search each partition with the sum, merge."""
-    terms = analyse(text)
+    terms, _ = countable_terms(analyse(text))
     total = statistics(partitions, terms, guard)
     chosen, _ = choose_terms(terms, total)
     merged: list[tuple[float, str]] = []

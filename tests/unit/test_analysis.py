@@ -6,7 +6,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cluster.index.analysis import FIELD_WEIGHTS, MAX_TERM, choose_terms, dropped_words, forms, weighted_text, words
+from cluster.index.analysis import (
+    FIELD_WEIGHTS,
+    MAX_TERM,
+    choose_terms,
+    countable_terms,
+    dropped_words,
+    forms,
+    weighted_text,
+    words,
+)
 from cluster.model.query import TermStatistics
 from tests.support.factories import make_node
 
@@ -110,3 +119,19 @@ def test_of_too_many_terms_the_rarest_that_occur_are_kept() -> None:
     found = statistics_of(common=900, rare=1, tie1=7, tie2=7)
     assert choose_terms(terms, found, limit=2) == (("rare", "tie1"), ("common", "absent", "tie2"))
     assert choose_terms(terms, found, limit=4) == (("common", "rare", "tie2", "tie1"), ("absent",))
+
+
+def test_the_ends_of_a_question_and_its_longest_terms_are_counted() -> None:
+    terms = ["q", "a", "bb", "cccc", "d", "eeee", "fff", "cccc", "g", "h"]
+    assert countable_terms(terms, limit=4) == (["q", "cccc", "eeee", "h"], 5)
+    assert countable_terms(terms, limit=5) == (["q", "cccc", "eeee", "fff", "h"], 4)
+    assert countable_terms([*terms, *terms], limit=9) == (["q", "a", "bb", "cccc", "d", "eeee", "fff", "g", "h"], 0)
+
+
+@given(st.lists(st.text("ab", max_size=4)), st.integers(4, 12))
+def test_countable_terms_are_bounded_distinct_and_in_order(terms: list[str], limit: int) -> None:
+    kept, cut = countable_terms(terms, limit)
+    distinct = list(dict.fromkeys(terms))
+    assert len(kept) == min(limit, len(distinct)) and len(kept) + cut == len(distinct)
+    assert kept == [term for term in distinct if term in set(kept)]
+    assert distinct[:1] == kept[:1] and distinct[-1:] == kept[-1:]

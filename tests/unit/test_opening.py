@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from actors import opening
+from actors.opening import VectorPart
+from cluster.index.rows import rows_table, write_rows
+from cluster.index.vector import write_vectors
+from cluster.model.guard import In
+from cluster.model.manifest import Bucket, Manifest, VectorIdentity
+from tests.support.factories import ACCOUNT, make_node
+
+ROWS = 64
+IDENTITY = VectorIdentity(provider="test", model="grid", dimensions=16)
+
+
+@pytest.fixture
+def part(tmp_path: Path) -> VectorPart:
+    """64 rows with a vector each; row N is owned by "agentN"."""
+    nodes = [make_node(f"n{number:02}", owner_agent=f"agent{number:02}") for number in range(ROWS)]
+    (tmp_path / "lexical").mkdir()
+    (tmp_path / "vector").mkdir()
+    write_rows(tmp_path / "lexical" / "rows.parquet", rows_table(nodes, np.ones(ROWS, np.int32)))
+    vectors = np.eye(ROWS, 16, dtype=np.float32)
+    vectors[16:, 0] = 1
+    write_vectors(tmp_path / "vector" / "vectors.faiss", vectors, np.arange(ROWS), IDENTITY)
+    bucket = Bucket(name="b0000", rows=ROWS, vectors=ROWS, checksums={}, lexical_fingerprint="", vector_fingerprint="")
+    manifest = Manifest(
+        generation="g1",
+        account=ACCOUNT,
+        project="main",
+        created_at=0,
+        watermark=1,
+        analyzer="a1",
+        identity=IDENTITY,
+        buckets=(bucket,),
+    )
+    return VectorPart(tmp_path, bucket, manifest, 1)
+
+
+def test_selections_of_guards_are_kept_by_their_bytes(part: VectorPart, monkeypatch: pytest.MonkeyPatch) -> None:
+    def guard(number: int) -> In:
+        return In("owner_agent", tuple(f"agent{row:02}" for row in range(number, number + 32)))
+
+    size = part._selection(guard(0)).nbytes
+    assert size >= 32 * 16 * 4, "it holds a copy of its vectors"
+    monkeypatch.setattr(opening, "SELECTION_BYTES", 3 * size + size // 2)
+    first = part._selection(guard(0))
+    for number in range(1, 20):
+        found = part.search(np.eye(1, 16, dtype=np.float32), guard(number), 5)[0][0]
+        assert all(number <= row < number + 32 for row in found)
+        assert part._selection(guard(0)) is first, "what is used stays"
+        kept = [selection.nbytes for selection in part._selections.values()]
+        assert sum(kept) == part._selection_bytes <= 3 * size + size // 2
+    assert len(kept) == 3
+
+
+def test_a_selection_larger_than_all_that_is_kept_is_used_once(part: VectorPart, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "SELECTION_BYTES", 10)
+    for name in ("agent01", "agent02", "agent01"):
+        ((rows, _),) = part.search(np.eye(1, 16, dtype=np.float32), In("owner_agent", (name,)), 5)
+        assert rows.tolist() == [int(name[-2:])]
+        assert len(part._selections) == 1

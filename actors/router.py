@@ -220,8 +220,9 @@ def _gathered(
         error = answer if isinstance(answer, RaycallError) else ShardError("the shard failed")
         parts.append(_lost(places[shard], pins, error))
     if parts and not any(part.answered for part in parts):
-        details = sorted({failure.detail for part in parts for failure in part.failures})
-        raise ShardError("; ".join(details) or "no shard answered")
+        # What a damaged part says of itself (rows, buckets) is for the log alone.
+        down = {failure.detail for part in parts for failure in part.failures if failure.code == ShardError.code}
+        raise ShardError("; ".join(sorted(down)) or "no shard answered")
     return merge_answers(parts, k) if parts else EMPTY
 
 

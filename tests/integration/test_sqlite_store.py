@@ -285,6 +285,7 @@ def test_every_query_compiles_and_is_used(raw: sqlite3.Connection) -> None:
             places=", ".join("?" * (len(columns) if name.startswith("put_") else 2)),
             updates=f"{columns[1]} = excluded.{columns[1]}",
             guard="1",
+            rows="(?, ?, ?), (?, ?, ?)",
         )
         raw.execute(f"EXPLAIN {filled}", [None] * filled.count("?"))
 
@@ -315,9 +316,12 @@ def test_lookups_use_their_indexes(raw: sqlite3.Connection) -> None:
     scan = plan(QUERIES["scan"].format(columns="*", guard=in_project), 2)
     assert "nodes_by_project (account=? AND project=?)" in scan
     assert "TEMP B-TREE" not in scan, "the order by id comes from the index"
-    related = plan(QUERIES["neighbours"].format(columns="nodes.*", edge_columns="edges.*", places="?", guard=in_project), 5)
-    assert "SCAN edges" not in related
-    assert "SCAN nodes" not in related
+    ends = plan(QUERIES["ends"].format(places="?", guard=in_project), 5)
+    assert "edges_by_target" in ends
+    assert "SCAN edges" not in ends
+    assert "SCAN nodes" not in ends
+    by_key = plan(QUERIES["edges_by_key"].format(edge_columns="edges.*", rows="(?, ?, ?)"), 3)
+    assert "SCAN edges" not in by_key
 
 
 # --- locks and the disk ---

@@ -47,9 +47,6 @@ WITH wanted (from_id, type, to_id) AS (VALUES {rows})
 SELECT {edge_columns} FROM wanted
 CROSS JOIN edges ON edges.from_id = wanted.from_id AND edges.type = wanted.type AND edges.to_id = wanted.to_id
 
--- name: edge
-SELECT {edge_columns} FROM edges WHERE from_id = ? AND type = ? AND to_id = ?
-
 -- name: edges_from
 SELECT {edge_columns} FROM edges WHERE from_id IN ({places})
 

@@ -12,7 +12,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # Through the environment, and unexpanded: no character of a folder's name means anything to make or to the shell.
 export INDEX_FOLDER := $(value REPO)
 
-.PHONY: help install run test test-unit test-contract test-integration test-acceptance check format docs golden bench lock clean
+.PHONY: help install run test test-unit test-contract test-integration test-acceptance check format docs golden bench lock clean neo4j
 
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -75,6 +75,9 @@ bench: install ## Measure, and print one JSON object of ratios
 lock: | $(UV) ## Renew requirements.lock from pyproject.toml
 	$(UV) pip compile --quiet --universal --generate-hashes --extra dev --custom-compile-command "make lock" \
 		pyproject.toml --output-file requirements.lock
+
+neo4j: install ## Fetch (Maven, Java 17 or newer) and run a Neo4j server of the tests' kind; Ctrl-C stops it
+	$(BIN)/python -m deploy.neo4j.server
 
 clean: ## Remove what was installed, cached and indexed here
 	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info .raycall

@@ -36,7 +36,7 @@ $(VENV)/.installed: requirements.lock pyproject.toml | $(UV)
 install: $(VENV)/.installed ## Install into .venv from requirements.lock
 
 run: install ## Index REPO (default: this folder), serve it, answer one question; Ctrl-C stops everything
-	$(BIN)/raycall serve "--index=$$INDEX_FOLDER"
+	@$(BIN)/raycall serve "--index=$$INDEX_FOLDER"
 
 test: install ## All tests: unit, contract, integration, acceptance (PYTEST_ARGS are passed on)
 	$(BIN)/python -m pytest tests $(PYTEST_ARGS)

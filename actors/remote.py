@@ -168,19 +168,28 @@ def start_ray(settings: RaySettings) -> None:
     os.environ.update(settings.environment)
     os.environ.pop("RAY_ADDRESS", None)
     try:
-        ray.init(
-            address="local",
-            num_cpus=settings.num_cpus,
-            object_store_memory=settings.object_store_bytes,
-            include_dashboard=False,
-            namespace=NAMESPACE,
-            log_to_driver=False,
-            configure_logging=False,
-            _temp_dir=str(settings.temp_dir),
-        )
-    except Exception as error:
-        # Ray raises bare exceptions too, for example when its own time-out passes on a busy machine.
-        raise UnavailableError(f"Ray did not start: {error}") from error
+        _init(settings)
+    except Exception as first:
+        # Ray gives its own processes 30 s, which a busy machine may miss once; it raises bare exceptions for it, too.
+        log.warning("Ray did not start; trying once more", exc_info=first, extra={"action": "ray_start_retried"})
+        ray.shutdown()
+        try:
+            _init(settings)
+        except Exception as error:
+            raise UnavailableError(f"Ray did not start, twice (is the machine overloaded?): {error}") from error
+
+
+def _init(settings: RaySettings) -> None:
+    ray.init(
+        address="local",
+        num_cpus=settings.num_cpus,
+        object_store_memory=settings.object_store_bytes,
+        include_dashboard=False,
+        namespace=NAMESPACE,
+        log_to_driver=False,
+        configure_logging=False,
+        _temp_dir=str(settings.temp_dir),
+    )
 
 
 def stop_ray() -> None:

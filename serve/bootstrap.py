@@ -88,8 +88,9 @@ def _serve(config: Config, index: Path | None, project: str | None, json: bool, 
         with stack.running_ray(config, run_dir, stack.environment_for(ingress, run_dir)):
             indexed = _start(config, ingress, index, project, progress, say)
             machine.write_state(config.data_dir, _state(ingress, run_dir))
-            question = _first_question(config, indexed.report.project) if indexed is not None else ""
-            say.ready(config, ingress, key_file, question, json=json)
+            asked_project = indexed.report.project if indexed is not None else ""
+            question = _first_question(config, asked_project) if asked_project else "where are errors handled"
+            say.ready(config, ingress, key_file, question, asked_project, json=json)
             if indexed is not None:
                 _until_served(config, indexed.manifest)
                 if not json:
@@ -123,6 +124,12 @@ def _start(
     return indexed
 
 
+def first_body(question: str, project: str) -> dict[str, Any]:
+    """The question that a new user is shown, as a body of POST /v1/search; "" asks in every project."""
+    body: dict[str, Any] = {"query": question, "limit": 3, "expand_hops": 0}
+    return {**body, "projects": [project]} if project else body
+
+
 def _until_served(config: Config, manifest: Manifest) -> None:
     """Waits until the application serves what was indexed while it started."""
     client = connect(config.data_dir, None, None, {}, 30.0)
@@ -140,11 +147,13 @@ def _first_question(config: Config, project: str) -> str:
     store = open_store(config)
     try:
         edges = itertools.islice(store.edges(config.account, project), FIRST_CALLS)
-        called = [node_id for node_id, _ in Counter(edge.to_id for edge in edges if edge.type == CALLS).most_common(20)]
+        called = [node_id for node_id, _ in Counter(edge.to_id for edge in edges if edge.type == CALLS).most_common(50)]
         nodes = store.get_nodes(called)
     finally:
         store.close()
-    documented = (nodes[node_id].text for node_id in called if node_id in nodes)
+    documented = [nodes[node_id].text for node_id in called if node_id in nodes]
+    # What tests call most says little about a project.
+    documented.sort(key=lambda text: "test" in text.get("path", "").lower())
     symbol = next((text["symbol"] for text in documented if text.get("symbol") and text.get("summary")), None)
     return f"what does {symbol} do" if symbol else f"what is {project}"
 
@@ -222,7 +231,7 @@ class _Say:
             f"{len(report.skipped)} skipped{f' ({skipped})' if skipped else ''}; {manifest.rows} rows are searchable"
         )
 
-    def ready(self, config: Config, ingress: Ingress, key_file: Path, question: str, *, json: bool) -> None:
+    def ready(self, config: Config, ingress: Ingress, key_file: Path, question: str, project: str, *, json: bool) -> None:
         """Where the server is and how to ask it."""
         import orjson
 
@@ -237,21 +246,20 @@ class _Say:
         if ingress.fallback is not None:
             self(f"HAProxy is not used: {ingress.fallback}; requests go through Ray Serve's own proxy, which is slower")
         self(f"ready on {ingress.url}")
-        body = orjson.dumps({"query": question or "where are errors handled", "limit": 3}).decode().replace("'", "\\u0027")
+        asked = orjson.dumps(first_body(question, project)).decode().replace("'", "\\u0027")
         sys.stdout.write(
             f"\nkey file:  {key_file}\n"
             f"\n  curl -s {ingress.url}/v1/search -H \"Authorization: Bearer $(cat '{key_file}')\" \\\n"
-            f"    -H 'Content-Type: application/json' -d '{body}'\n\n"
+            f"    -H 'Content-Type: application/json' -d '{asked}'\n\n"
         )
         sys.stdout.flush()
 
     def first_answer(self, config: Config, project: str, question: str) -> None:
         """Asks one real question over HTTP and shows the answer."""
-        sys.stdout.write(f'raycall search "{question}"\n\n')
+        sys.stdout.write(f'  raycall search "{question}" --project {project} --limit 3 --expand-hops 0\n\n')
         try:
             client = connect(config.data_dir, None, None, {}, 30.0)
-            body = {"query": question, "limit": 3, "expand_hops": 0, "projects": [project]}
-            sys.stdout.write(client.text("POST", "/v1/search", body))
+            sys.stdout.write(client.text("POST", "/v1/search", first_body(question, project)))
         except RaycallError as error:
             self(f"the first question was not answered: {error.detail}")
         sys.stdout.write("\nCtrl-C stops everything.\n")

@@ -76,6 +76,8 @@ def start_serving(config: Config, port: int, build_app: Callable[[Config], Any],
         ray_actor_options={"num_cpus": 0},
         **options,
     )
+    # Serve's own words about its start are for its log files.
+    logging.getLogger("ray.serve").addFilter(lambda record: record.levelno >= logging.WARNING)
     try:
         serve.start(http_options={"host": config.http.host, "port": port}, logging_config={"log_level": "WARNING"})
         serve.run(deployment.bind(), name=APPLICATION, route_prefix="/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,14 +41,25 @@ def status(
         if json:
             output.write_json(report)
         else:
-            output.write_text(output.tree(report))
+            output.write_text(output.tree(readable(report)))
         raise typer.Exit(1) from error
     here = None if url is not None or "RAYCALL_URL" in os.environ else read_state(settings.data_dir)
     report = {"server": {"url": client.url, "pid": here.pid if here else None}, **answer}
     if json:
         output.write_json(report)
     else:
-        output.write_text(output.tree(report))
+        output.write_text(output.tree(readable(report)))
+
+
+def readable(value: Any, name: str = "") -> Any:
+    """`value` for people: times as such instead of milliseconds, and nothing that says nothing."""
+    if isinstance(value, dict):
+        return {key: readable(item, key) for key, item in value.items() if item not in (None, "")}
+    if isinstance(value, list):
+        return [readable(item) for item in value]
+    if name.endswith("_at") and isinstance(value, int):
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value / 1000))
+    return value
 
 
 def disk_report(config: Config) -> dict[str, Any]:

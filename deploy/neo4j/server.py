@@ -25,8 +25,11 @@ LAUNCHER = ROOT / "deploy" / "neo4j" / "Launcher.java"
 TOOLS = ROOT / ".tools" / "neo4j"
 
 #: Seconds until a start that says nothing is given up; a busy machine needs twenty.
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 60.0
+
+#: Compiles quickly and not well: half of the processor's time until the server answers. For servers that live for minutes.
+QUICK_START = ("-XX:TieredStopAtLevel=1",)
 
 _JVM = (
     "-Xms64m",
@@ -97,8 +100,9 @@ class Neo4jServer:
     happens, stopped.
     """
 
-    def __init__(self, folder: Path, *, port: int = 0) -> None:
+    def __init__(self, folder: Path, *, port: int = 0, jvm: Sequence[str] = ()) -> None:
         self.folder = folder
+        self.jvm = jvm
         self.port = port
         self.password_file = folder / "password"
         self.log = folder / "server.log"
@@ -116,6 +120,10 @@ class Neo4jServer:
     def process_id(self) -> int:
         return 0 if self._process is None else self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def __enter__(self) -> Neo4jServer:
         self.start()
         return self
@@ -132,7 +140,7 @@ class Neo4jServer:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._make_password()
         arguments = [str(self.folder), str(self.port), str(self.password_file)]
-        command = [java, *_JVM, "-cp", f"{jars}/*", str(LAUNCHER), *arguments]
+        command = [java, *_JVM, *self.jvm, "-cp", f"{jars}/*", str(LAUNCHER), *arguments]
         with self.log.open("wb") as log:
             # In a session of its own: Ctrl-C is for the process that started it, which then stops it in order.
             self._process = subprocess.Popen(

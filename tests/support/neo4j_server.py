@@ -10,18 +10,24 @@ from pathlib import Path
 import neo4j
 
 from cluster.graph.neo4j_store import Neo4jGraphStore
-from deploy.neo4j.server import Neo4jServer
+from deploy.neo4j.server import QUICK_START, Neo4jServer
 from tests.support.factories import ACCOUNT
 
 
-@cache
 def shared_server() -> Neo4jServer:
     """Started when it is first asked for, stopped when the tests end. Where it cannot be started, the test fails."""
+    server = _server()
+    if not server.is_running:
+        server.start()
+    return server
+
+
+@cache
+def _server() -> Neo4jServer:
     folder = tempfile.TemporaryDirectory(prefix="raycall-neo4j-", ignore_cleanup_errors=True)
-    server = Neo4jServer(Path(folder.name))
+    server = Neo4jServer(Path(folder.name), jvm=QUICK_START)
     atexit.register(folder.cleanup)
     atexit.register(server.stop)
-    server.start()
     return server
 
 
@@ -34,7 +40,7 @@ def connect(server: Neo4jServer) -> neo4j.Driver:
 
 
 @cache
-def _driver(server: Neo4jServer) -> neo4j.Driver:
+def shared_driver(server: Neo4jServer) -> neo4j.Driver:
     driver = connect(server)
     atexit.register(driver.close)
     return driver
@@ -42,5 +48,5 @@ def _driver(server: Neo4jServer) -> neo4j.Driver:
 
 def empty(server: Neo4jServer) -> None:
     """Deletes every record; the schema stays."""
-    _driver(server).execute_query("MATCH (n) WHERE NOT n:Meta DETACH DELETE n", database_="neo4j")
-    _driver(server).execute_query("MATCH (m:Meta) SET m.revision = 0", database_="neo4j")
+    shared_driver(server).execute_query("MATCH (n) WHERE NOT n:Meta DETACH DELETE n", database_="neo4j")
+    shared_driver(server).execute_query("MATCH (m:Meta) SET m.revision = 0", database_="neo4j")

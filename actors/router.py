@@ -118,6 +118,8 @@ class Router:
                 manifest = self._generations.current(project)
             except RaycallError as error:
                 log.error(error.detail, extra={"action": "generation_unreadable", "project": project})  # noqa: TRY400
+                self._stamps[project] = stamp
+                self._refused[project] = (error.detail, self._clock() + RETRY_S)
                 continue
             self._stamps[project] = stamp
             if manifest is not None and manifest.account == self._account and self._served.get(project) != manifest:

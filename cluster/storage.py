@@ -46,9 +46,9 @@ class GenerationStore:
         except FileNotFoundError:
             return Pointer()
         try:
-            return Pointer(**json.loads(raw))
+            return read_pointer(json.loads(raw))
         except (ValueError, TypeError) as error:
-            raise CorruptIndexError(f"pointer of project {project} is not readable: {error}") from error
+            raise CorruptIndexError(f"the pointer of project {project} is damaged; index the project again") from error
 
     def pointer_stamp(self, project: str) -> tuple[int, int] | None:
         """A cheap value that changes with every swap: (inode, mtime in ns) of the pointer file."""
@@ -71,6 +71,8 @@ class GenerationStore:
             raise NotFoundError(f"project {project} has no generation {generation}") from error
         except ValueError as error:
             raise CorruptIndexError(f"manifest of {project}/{generation} is not readable: {error}") from error
+        if not isinstance(raw, dict):
+            raise CorruptIndexError(f"manifest of {project}/{generation} is no object")
         return Manifest.from_json(raw)
 
     def current(self, project: str) -> Manifest | None:
@@ -122,6 +124,12 @@ class GenerationStore:
                 self._swap(manifest.project, following)
             return following
 
+    def set_aside_pointer(self, project: str) -> None:
+        """Takes a damaged pointer out of the way, so that the next publish starts anew; the file is kept as evidence."""
+        with self._locked(project):
+            path = self._project(project) / _POINTER
+            path.rename(path.with_name(f"{_POINTER}.damaged"))
+
     def roll_back(self, project: str) -> Pointer:
         """Serves the previous generation again; raises ConflictError when there is none."""
         with self._locked(project):
@@ -170,6 +178,19 @@ class GenerationStore:
 
     def _swap(self, project: str, pointer: Pointer) -> None:
         _write_durably(self._project(project) / _POINTER, json.dumps(asdict(pointer)).encode())
+
+
+def read_pointer(raw: object) -> Pointer:
+    """The pointer that a JSON value says; raises ValueError or TypeError for anything else."""
+    if not isinstance(raw, dict):
+        raise TypeError("a pointer is an object")
+    pointer = Pointer(**raw)
+    for name in (pointer.generation, pointer.previous):
+        if name is not None and not (isinstance(name, str) and NAME_PATTERN.fullmatch(name)):
+            raise ValueError("a pointer names a generation")
+    if type(pointer.sequence) is not int:
+        raise TypeError("a pointer counts in whole numbers")
+    return pointer
 
 
 def checksums(folder: Path, prefix: str = "") -> dict[str, str]:

@@ -46,13 +46,12 @@ class Builder:
     analyzer: str
     target_rows: int
 
-    def build(self, account: str, project: str, identity: VectorIdentity, now: int) -> Manifest:
-        """Builds and finishes one generation, not yet published. The caller holds the project's build lock.
+    def build(self, account: str, project: str, identity: VectorIdentity, now: int, previous: Manifest | None) -> Manifest:
+        """Builds and finishes one generation after `previous`, not yet published. The caller holds the project's build lock.
 
         A part of a bucket whose inputs did not change since the served generation is linked from it. Rows without a cached
         vector are left to their words. The watermark is read before the rows: a write in between is built again, never lost.
         """
-        previous = self.generations.current(project)
         self.generations.discard_unfinished(project)
         watermark = self.store.revision()
         buckets = self.partition(searchable(self.store, account, project))
@@ -145,6 +144,8 @@ def _stacked(
 
 def intact(folder: Path, bucket: Bucket, part: str) -> bool:
     """Whether every file of a part still is what its manifest says; damage must not be linked into the next generation."""
+    if not (folder / part).is_dir():
+        return False
     expected = {path: checksum for path, checksum in bucket.checksums.items() if path.startswith(f"{part}/")}
     found = {f"{part}/{path}": checksum for path, checksum in checksums(folder / part).items()}
     if found == expected:

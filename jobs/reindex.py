@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from cluster.errors import CorruptIndexError, NotFoundError
 from cluster.model.manifest import Manifest, VectorIdentity
 from cluster.model.nodes import Node
 from cluster.ports import Clock, Embedder
-from jobs.build import Builder, lexical_fingerprint, searchable, vector_fingerprint
+from jobs.build import LEXICAL_PART, VECTOR_PART, Builder, intact, lexical_fingerprint, searchable, vector_fingerprint
 from jobs.embed import embedding_hash, fill_cache
+
+log = logging.getLogger(__name__)
 
 #: Texts that are embedded before publishing rather than after, when the served generation has the better identity already:
 #: a few seconds of waiting for an answer that is complete at once.
@@ -35,7 +39,7 @@ class Reindexer:
 
         Returns the served generation; the same one as before when nothing changed.
         """
-        embedder = self._served_by(self.builder.generations.current(project))
+        embedder = self._served_by(self._served(project)[0])
         nodes = searchable(self.builder.store, account, project)
         if embedder is self.first or len(self._uncached(nodes, embedder)) <= INLINE_TEXTS:
             fill_cache(nodes, embedder, self.builder.vectors, lambda done, total: progress("embed", done, total))
@@ -54,7 +58,7 @@ class Reindexer:
 
     def needs_refining(self, account: str, project: str) -> bool:
         """Whether the served generation has another identity than the target's, or rows that the target could still embed."""
-        served = self.builder.generations.current(project)
+        served = self._served(project)[0]
         if served is None:
             return False
         if served.identity != self.target.identity:
@@ -72,16 +76,33 @@ class Reindexer:
     ) -> Manifest:
         generations = self.builder.generations
         with generations.build_lock(project):
-            served = generations.current(project)
+            served, required = self._served(project)
             identity = choose(served)
             progress("build", 0, 1)
             if served is not None and self._unchanged(served, identity):
                 return served
-            manifest = self.builder.build(account, project, identity, self.clock.now_ms())
-            generations.publish(manifest, required=None if served is None else served.generation)
+            manifest = self.builder.build(account, project, identity, self.clock.now_ms(), served)
+            generations.publish(manifest, required=required)
             generations.sweep(project)
             progress("build", 1, 1)
             return manifest
+
+    def _served(self, project: str) -> tuple[Manifest | None, str | None]:
+        """The served generation's manifest and its name. The store has everything: what is damaged is built anew."""
+        generations = self.builder.generations
+        try:
+            pointer = generations.pointer(project)
+        except CorruptIndexError as error:
+            log.error(error.detail, extra={"action": "pointer_damaged", "project": project})  # noqa: TRY400
+            generations.set_aside_pointer(project)
+            return None, None
+        if pointer.generation is None:
+            return None, None
+        try:
+            return generations.manifest(project, pointer.generation), pointer.generation
+        except (CorruptIndexError, NotFoundError) as error:
+            log.error(error.detail, extra={"action": "manifest_damaged", "project": project})  # noqa: TRY400
+            return None, pointer.generation
 
     def _unchanged(self, served: Manifest, identity: VectorIdentity) -> bool:
         """Whether a build would give what is served already, bucket by bucket."""
@@ -96,5 +117,8 @@ class Reindexer:
             if bucket.lexical_fingerprint != lexical_fingerprint(nodes, served.analyzer):
                 return False
             if bucket.vector_fingerprint != vector_fingerprint(nodes, hashes, identity, known):
+                return False
+            folder = self.builder.generations.folder(served.project, served.generation) / bucket.name
+            if not (intact(folder, bucket, LEXICAL_PART) and intact(folder, bucket, VECTOR_PART)):
                 return False
         return True

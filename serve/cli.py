@@ -86,6 +86,10 @@ def run_command(arguments: Sequence[str]) -> int:
     except SystemExit as error:
         # Typer ends the process itself when stdout's reader has gone away. (The client maps the socket's errors.)
         return output.EXIT_PIPE if isinstance(error.__context__, BrokenPipeError) else EXIT_FAILURE
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        output.note(f"{place}{error.strerror or error}")
+        return EXIT_FAILURE
     except Exception as error:
         return _unexpected(error)
 

@@ -413,7 +413,9 @@ class _Reader:
             names.append(self._source.text(attribute) if attribute is not None else "")
             node = node.child_by_field_name("object")
         if node is not None and node.type == "identifier":
-            return (self._source.text(node), *reversed(names))
+            # Where a name is missing, the parser puts one without a letter: it names nothing, and is no reason to look again.
+            left = self._source.text(node)
+            return (left, *reversed(names)) if left else ()
         if not names:
             return ()
         if node is not None and node.type == "call" and self._source.text(node) == SUPER:
@@ -439,7 +441,8 @@ class _Reader:
             inner: Node | None = node
             while inner is not None and inner.type == "attribute":
                 inner = inner.child_by_field_name("object")
-            self._push([inner], scope, owner)
+            if inner is not node:
+                self._push([inner], scope, owner)
 
     def _keyword(self, node: Node, scope: Scope, owner: int | None) -> None:
         self._push([node.child_by_field_name("value")], scope, owner)

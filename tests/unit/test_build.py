@@ -271,3 +271,31 @@ def test_a_refinement_published_during_an_index_run_is_not_undone(world: World) 
     world.add("b")
     world.first.embed = meanwhile  # type: ignore[method-assign]
     assert world.publish().identity == TARGET
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"generation": 5}', '{"generation": "../.."}', '{"generation": "g1-gone"}', "{"])
+def test_a_damaged_pointer_is_built_over_from_the_store(world: World, text: str) -> None:
+    world.add("a")
+    first = world.publish()
+    (world.generations.root / "demo" / "CURRENT").write_text(text)
+    second = world.publish()
+    assert second.generation != first.generation
+    assert world.ids(second) == ["a"]
+    assert world.generations.current("demo") == second
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "5"])
+def test_a_damaged_manifest_is_built_over_from_the_store(world: World, text: str) -> None:
+    world.add("a")
+    first = world.publish()
+    (world.generations.folder("demo", first.generation) / "manifest.json").write_text(text)
+    assert world.ids(world.publish()) == ["a"]
+
+
+def test_indexing_again_repairs_a_damaged_file_although_nothing_changed(world: World) -> None:
+    world.add("a")
+    first = world.publish()
+    (world.generations.folder("demo", first.generation) / "b0000" / "vector" / "vectors.faiss").write_text("rot")
+    second = world.publish()
+    assert second.generation != first.generation
+    verify(world.generations.folder("demo", second.generation), second)

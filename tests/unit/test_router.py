@@ -196,3 +196,13 @@ async def test_what_a_generation_needs_is_ready_before_it_is_served(tmp_path: Pa
     router = make_router(before_swap=before_swap)
     await router.refresh()
     assert seen == [("g1", {})]
+
+
+async def test_a_damaged_pointer_keeps_what_is_served_and_is_told(tmp_path: Path, make_router: Callable[..., Router]) -> None:
+    publish(GenerationStore(tmp_path), "g1", 1)
+    router = make_router()
+    await router.refresh()
+    (tmp_path / "demo" / "CURRENT").write_text("[]")
+    assert await router.refresh() == []
+    assert router.served()["demo"].generation == "g1"
+    assert "damaged" in router.refused()["demo"]

@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -100,8 +101,13 @@ def test_a_folder_indexed_beside_a_running_server_is_found_at_once(server: Serve
     done = raycall(server.data_dir, "index", str(other), "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["files"]["indexed"] == 1
-    found = server.until("the new project", lambda: server.search("zebrafish protocol")["hits"], timeout=30)
-    assert (found[0]["project"], found[0]["path"]) == ("other-project", "notes.md")
+
+    def best() -> Any:
+        # The vectors propose something of the first project until the second one is swapped in.
+        hits = server.search("zebrafish protocol")["hits"]
+        return hits[0] if hits and hits[0]["project"] == "other-project" else None
+
+    assert server.until("the new project", best, timeout=60)["path"] == "notes.md"
     assert server.search("zebrafish protocol", projects=["pump-controller"])["disclosure"]["generations"].keys() == {
         "pump-controller"
     }

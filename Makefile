@@ -4,6 +4,7 @@ SHELL := /bin/bash
 
 REPO ?= .
 PYTEST_ARGS ?=
+NEO4J_PORT ?= 7687
 PYTHON ?= python3
 UV := .tools/bin/uv
 VENV := .venv
@@ -47,7 +48,7 @@ test-unit: install ## Unit tests only: no Ray, no JVM, no socket
 test-contract: install ## One behaviour suite over every implementation of a port
 	$(BIN)/python -m pytest tests/contract $(PYTEST_ARGS)
 
-test-integration: install ## Tests on real Ray and a real JVM
+test-integration: install ## Tests on real Ray, a real JVM and a real Neo4j
 	$(BIN)/python -m pytest tests/integration $(PYTEST_ARGS)
 
 test-acceptance: install ## Tests of the whole stack, as a user would
@@ -76,8 +77,8 @@ lock: | $(UV) ## Renew requirements.lock from pyproject.toml
 	$(UV) pip compile --quiet --universal --generate-hashes --extra dev --custom-compile-command "make lock" \
 		pyproject.toml --output-file requirements.lock
 
-neo4j: install ## Fetch (Maven, Java 17 or newer) and run a Neo4j server of the tests' kind; Ctrl-C stops it
-	$(BIN)/python -m deploy.neo4j.server
+neo4j: install ## Fetch Neo4j Community (Java 17 or 21, Maven) and run it on NEO4J_PORT (7687); Ctrl-C stops it
+	@$(BIN)/python -m deploy.neo4j.server "--port=$(NEO4J_PORT)"
 
 clean: ## Remove what was installed, cached and indexed here
 	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build *.egg-info .raycall

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 #: The first release with scoped subqueries.
 OLDEST = (5, 26)
 
+_ADDRESS = re.compile(r"(bolt|neo4j)(\+s|\+ssc)?://")
+
 T = TypeVar("T")
 
 
@@ -257,6 +259,8 @@ class _Connection:
 
     def _connected(self) -> neo4j.Driver:
         try:
+            if not _ADDRESS.match(self._uri):
+                raise ValueError(self._uri)  # the driver speaks HTTP too, in preview
             return neo4j.GraphDatabase.driver(
                 self._uri,
                 auth=self._auth.value,

@@ -88,6 +88,9 @@ def planned(tx: Transaction, batch: WriteBatch, gate: batches.AccountGate) -> tu
     batches.load_contained(
         batch, nodes, edges, lambda ids: load_nodes(tx, ids), lambda ids: _edges(tx, "edges_from", "ids", ids)
     )
+    batches.load_contained(
+        batch, nodes, edges, lambda ids: load_nodes(tx, ids), lambda ids: _edges(tx, "edges_from", "ids", ids)
+    )
     mine = gate.account
     plan = batches.plan(
         batch,

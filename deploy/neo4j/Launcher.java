@@ -20,7 +20,8 @@ import org.neo4j.kernel.internal.GraphDatabaseAPI;
  *
  * <p>java -cp 'lib/*' Launcher.java FOLDER PORT PASSWORD_FILE
  *
- * <p>PORT 0 is any free one. Prints "ready bolt://127.0.0.1:PORT" when it answers. Stops, with everything on disk, when its input ends or on SIGTERM.
+ * <p>PORT 0 is any free one. Prints "ready bolt://127.0.0.1:PORT" when it answers. Stops, with everything on disk, when its
+ * input ends or on SIGTERM.
  */
 public final class Launcher {
     public static void main(String[] arguments) {

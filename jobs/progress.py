@@ -34,7 +34,7 @@ class Progress:
     @property
     def running(self) -> bool:
         """Whether the process that wrote this is still there and not finished."""
-        return self.phase not in {"done", "failed"} and _alive(self.pid)
+        return self.phase not in {"done", "failed"} and is_alive(self.pid)
 
 
 class ProgressFile:
@@ -87,10 +87,11 @@ def all_progress(folder: Path, kind: str) -> list[Progress]:
     return found
 
 
-def _alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether a process with that id exists; it may be another one by now. What is no process id names none."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, TypeError, OverflowError):
         return False
     except PermissionError:
         return True

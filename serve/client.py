@@ -8,7 +8,6 @@ from __future__ import annotations
 import http.client
 import ipaddress
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from cluster.errors import AuthenticationError, RaycallError, UnavailableError, UsageError
+from jobs.progress import is_alive
 from serve.machine import ServerState, read_state
 
 KEY_FILE = "key"
@@ -48,17 +48,6 @@ def running_server(data_dir: Path) -> ServerState:
             f"the server on {data_dir} (process {found.pid}) has ended; start it again with: raycall serve --index PATH"
         )
     return found
-
-
-def is_alive(pid: int) -> bool:
-    """Whether there is a process with that id; it may be another one by now, so only a connection tells."""
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, TypeError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _parsed(url: str) -> SplitResult:

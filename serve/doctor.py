@@ -185,7 +185,7 @@ def _answers(address: str) -> bool:
 
 
 def _port(config: Config) -> Check:
-    from serve.client import is_alive
+    from jobs.progress import is_alive
     from serve.machine import read_state
 
     host, port = config.http.host, config.http.port

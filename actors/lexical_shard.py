@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,9 +41,10 @@ class LexicalShard:
     def __init__(
         self,
         partitions: PartitionHolder[Any],
-        analyse: Callable[[str], Sequence[str]],
+        analyse: Callable[[str], Mapping[str, int]],
         choose_terms: ChooseTerms,
     ) -> None:
+        """`analyse` gives the distinct terms of a text in order, and how often each counts, 1 or more."""
         self._partitions = partitions
         self._analyse = analyse
         self._choose_terms = choose_terms
@@ -105,15 +106,17 @@ class LexicalShard:
         return total, usable, failures
 
     def _search(self, query: LexicalQuery) -> LegAnswer:
-        terms, uncounted = countable_terms(self._analyse(query.text))
+        weights = self._analyse(query.text)
+        terms, uncounted = countable_terms(weights)
         own, partitions, failures = self._own_statistics(query, terms)
         statistics = query.statistics or own
         chosen, cut = self._choose_terms(terms, statistics)
+        weighted = [term for term in chosen for _ in range(weights[term])]
         parts: list[list[tuple[str, float]]] = []
         counts: list[int | None] = []
         for name, partition in partitions:
             try:
-                rows, scores, count = partition.search(chosen, query.guard, statistics, query.k)
+                rows, scores, count = partition.search(weighted, query.guard, statistics, query.k)
                 parts.append(list(zip(partition.ids(rows), scores.tolist(), strict=True)))
                 counts.append(count)
             except Exception as error:

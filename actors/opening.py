@@ -16,6 +16,7 @@ from actors.partitions import PartitionHolder
 from actors.vector_shard import VectorShard
 from cluster.errors import CorruptIndexError
 from cluster.guards import signature, to_mask
+from cluster.index.analysis import DEFAULT, Analysis, analysis, choose_terms
 from cluster.index.rows import read_rows
 from cluster.model.guard import Guard
 from cluster.model.manifest import Bucket, Manifest, VectorIdentity
@@ -29,16 +30,15 @@ SELECTION_BYTES = 64 * 1024 * 1024
 class LexicalPart:
     """One bucket's rows and Lucene directory, as a lexical shard sees them."""
 
-    def __init__(self, folder: Path, bucket: Bucket, manifest: Manifest) -> None:
-        from cluster.index.analysis import ANALYZER_VERSION
+    def __init__(self, folder: Path, bucket: Bucket, manifest: Manifest, reading: Analysis) -> None:
         from cluster.index.lexical import LexicalIndex
 
-        if manifest.analyzer != ANALYZER_VERSION:
-            built, here = manifest.analyzer, ANALYZER_VERSION
-            raise CorruptIndexError(f"built with analyzer {built}, this program has {here}: index the project again")
+        if manifest.analyzer != reading.version:
+            built, here = manifest.analyzer, reading.version
+            raise CorruptIndexError(f"built with analyzer {built}, this server has {here}: index the project again")
         rows = read_rows(folder / "lexical" / "rows.parquet", bucket.rows)
         self._ids = _column(rows, "id")
-        self._index = LexicalIndex(folder / "lexical" / "lucene", rows)
+        self._index = LexicalIndex(folder / "lexical" / "lucene", rows, reading)
 
     def statistics(self, terms: Sequence[str], guard: Guard) -> TermStatistics:
         """See `LexicalIndex.statistics`."""
@@ -100,14 +100,18 @@ class VectorPart:
         return selection
 
 
-def open_lexical_shard(name: str, root: Path, shards: Sequence[str], heap_mib: int) -> LexicalShard:
+def open_lexical_shard(name: str, root: Path, shards: Sequence[str], heap_mib: int, analyzer: str = DEFAULT) -> LexicalShard:
     """The shard `name` of `shards` over the generations below `root`; starts the JVM of this process."""
     from cluster.index import jvm
-    from cluster.index.analysis import analyse, choose_terms
 
     jvm.start(heap_mb=heap_mib)
-    holder: PartitionHolder[LexicalPart] = PartitionHolder(GenerationStore(root), name, shards, LexicalPart)
-    return LexicalShard(holder, analyse, choose_terms)
+    reading = analysis(analyzer)
+
+    def opener(folder: Path, bucket: Bucket, manifest: Manifest) -> LexicalPart:
+        return LexicalPart(folder, bucket, manifest, reading)
+
+    holder: PartitionHolder[LexicalPart] = PartitionHolder(GenerationStore(root), name, shards, opener)
+    return LexicalShard(holder, reading.query_terms, choose_terms)
 
 
 def open_vector_shard(name: str, root: Path, shards: Sequence[str], threads: int) -> VectorShard:

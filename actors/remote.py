@@ -36,8 +36,9 @@ class ShardSettings:
     log_level: str = "info"
     log_format: str = "text"
     threads: int = 1
-    #: Heap of the JVM in MiB; lexical shards only.
+    #: Heap of the JVM in MiB, and how text is read (see `cluster.index.analysis`); lexical shards only.
     heap_mib: int = 512
+    analyzer: str = "text"
 
 
 class LexicalShardActor:
@@ -47,7 +48,7 @@ class LexicalShardActor:
         from actors.opening import open_lexical_shard
 
         _log_to_file(name, settings)
-        self._shard = open_lexical_shard(name, settings.root, settings.shards, settings.heap_mib)
+        self._shard = open_lexical_shard(name, settings.root, settings.shards, settings.heap_mib, settings.analyzer)
 
     def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
         return self._shard.prepare(pins)

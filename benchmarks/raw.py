@@ -22,15 +22,16 @@ class RawLucene:
 
     def __init__(self, directory: Path, texts: Sequence[str]) -> None:
         from cluster.index import jvm
-        from cluster.index.analysis import K1, B, analyse
+        from cluster.index.analysis import analysis
         from cluster.index.lucene_query import hits
 
         self._java = java = jvm.java()
         self._read = hits
+        reading = analysis()
         folder = java.FSDirectory.open(java.File(str(directory)).toPath(), java.NoLockFactory.INSTANCE)
         self._searcher = _searcher_class()(java.DirectoryReader.open(folder))
-        self._searcher.setSimilarity(java.BM25Similarity(K1, B, False))
-        self._questions: Iterator[list[str]] = itertools.cycle([list(dict.fromkeys(analyse(text))) for text in texts])
+        self._searcher.setSimilarity(java.BM25Similarity(reading.k1, reading.b, False))
+        self._questions: Iterator[list[str]] = itertools.cycle([list(reading.query_terms(text)) for text in texts])
 
     def round(self, seconds: float) -> dict[str, Any]:
         """Searches for `seconds` s."""
@@ -76,7 +77,8 @@ class RawFaiss:
         faiss.omp_set_num_threads(1)
         index: Any = faiss.read_index(str(path))
         self._index = index
-        inner = faiss.downcast_index(index.index)
+        # Row numbers that are not simply 0 to n - 1 are an index around the index.
+        inner = faiss.downcast_index(index.index) if hasattr(index, "index") else index
         self.kind = type(inner).__name__
         if hasattr(inner, "hnsw"):
             inner.hnsw.efSearch = 2 * K

@@ -77,6 +77,29 @@ class Shards:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lexical:
+    """How words are found."""
+
+    analyzer: str = _setting(
+        "text",
+        "How text is read: text is for code and prose, english is Anserini's, with k1 0.9 and b 0.4. A change needs reindexing.",
+        choices=("text", "english"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """What was written since the served generation was built; the shards hold it in memory."""
+
+    max_rows: int = _setting(
+        5_000,
+        "Changes of one bucket from which on a build is due. Rows beyond four times as many are left out and stated.",
+        low=1,
+        high=1_000_000,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ingest:
     """What is read from a folder, and how it is cut."""
 
@@ -140,6 +163,8 @@ class Config:
     http: Http = field(default_factory=Http)
     ray: RayLocal = field(default_factory=RayLocal)
     shards: Shards = field(default_factory=Shards)
+    delta: Delta = field(default_factory=Delta)
+    lexical: Lexical = field(default_factory=Lexical)
     ingest: Ingest = field(default_factory=Ingest)
     embed: Embed = field(default_factory=Embed)
     search: Search = field(default_factory=Search)
@@ -339,6 +364,8 @@ def _built(values: Mapping[str, object]) -> Config:
         http=Http(**of("http")),
         ray=RayLocal(**of("ray")),
         shards=Shards(**of("shards")),
+        delta=Delta(**of("delta")),
+        lexical=Lexical(**of("lexical")),
         ingest=Ingest(**of("ingest")),
         embed=Embed(**of("embed")),
         search=Search(**of("search")),

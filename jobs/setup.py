@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from cluster.config import Config
@@ -116,11 +117,12 @@ def first_and_target(config: Config, threads: int, timeout_s: float) -> tuple[Em
 def reindexer(config: Config) -> Iterator[Reindexer]:
     """A reindexer over the real parts. Building starts a JVM in this process: only where Ray has not been started from."""
     from cluster.embed.cache import SqliteVectorCache
-    from cluster.index.analysis import ANALYZER_VERSION
+    from cluster.index.analysis import analysis
     from cluster.index.lexical import build_lexical
     from cluster.index.vector import write_vectors
     from jobs.build import Builder
 
+    reading = analysis(config.lexical.analyzer)
     store = open_store(config)
     cache = SqliteVectorCache(config.data_dir / "vectors.sqlite")
     try:
@@ -129,9 +131,9 @@ def reindexer(config: Config) -> Iterator[Reindexer]:
             store=store,
             generations=GenerationStore(generations_root(config)),
             vectors=cache,
-            build_lexical=build_lexical,
+            build_lexical=partial(build_lexical, reading=reading),
             write_vectors=write_vectors,
-            analyzer=ANALYZER_VERSION,
+            analyzer=reading.version,
             target_rows=config.shards.target_rows_per_bucket,
         )
         yield Reindexer(builder=builder, first=first, target=target, clock=SystemClock())

@@ -68,6 +68,7 @@ def start_all_shards(config: Config) -> None:
         log_format=config.log.format,
         heap_mib=config.shards.jvm_heap_bytes // 1024**2,
         threads=config.shards.vector_threads,
+        analyzer=config.lexical.analyzer,
     )
     start_shards(LexicalShardActor, lexical, common)
     start_shards(VectorShardActor, vector, replace(common, shards=vector))

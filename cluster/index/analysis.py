@@ -1,27 +1,17 @@
 """From text to terms: one definition for documents and questions.
 
-Three steps, none of which has a syntax, so that any text is legal input:
+A row is a bag of terms without positions. Its fields are joined before they are counted, each as often as it weighs: the
+original simple form of BM25F (Robertson, Zaragoza, Taylor 2004, "Simple BM25 extension to multiple weighted fields"). A row
+then has one length and one frequency a term, which is what keeps distributed scores exact; a score for each field would need
+statistics for each, and would count a term that is in two of them twice over.
 
-1. `words` normalises (NFKC, invisible characters out) and cuts text into words. A word keeps the punctuation inside it
-   (`src/lib/util.py`, `node.js`, `std::vector`, `user@example.org`, `v2.1.0`) and loses what surrounds it, except in names such
-   as `C++`, `C#` and `.NET`. Runs of Chinese, Japanese and Korean become overlapping pairs, as in Lucene's CJK analyzer.
-2. `forms` spells a word out: whole, by segments (`scripts/deploy.sh`: `deploy.sh`, `scripts`, `deploy`, `sh`) and by the parts
-   of identifiers (`parseHTMLResponse2`: `parse`, `html`, `response`, `2`), all case-folded. Cutting precedes the folding.
-3. A Lucene chain (ASCII folding, then Porter stemming) gives each simple form a second, normal form, which makes `cafe` find
-   `café` and `flow` find `flows`. Folding precedes stemming, or `Manutenção` and `Manutencao` would be stemmed apart.
+Lucene's analyzers (see `analyzers`) make the terms. This module does what they cannot: Unicode normalisation (NFKC, and full
+case folding; the jar has no ICU), leaving invisible characters and half surrogate pairs out, and cutting or dropping what is
+too long for a term. It hands Lucene runs of characters between which no token can reach, so that each run, which follows Zipf's
+law as words do, is analysed once and then remembered. None of the steps has a syntax: any text is legal input.
 
-A word counts two, one for its exact and one for its normal form (both for the same term where they are equal), so an exact
-spelling ranks first without stemmed words weighing more than others; a compound form counts two as well. No stop words.
-Steps 1 and 2 are plain Python because Lucene's own parts cannot do them: the jar has no ICU, and its word delimiter leaves
-`HTTPServer` in one piece. Words follow Zipf's law, so what a word spells is remembered and the JVM sees each word once.
-
-Terms are a bag: no positions. Field weights are replication, the original simple form of BM25F (Robertson, Zaragoza, Taylor
-2004, "Simple BM25 extension to multiple weighted fields"): a row has one length and one frequency a term, which is what keeps
-distributed scores exact.
-
-Measured on plain BM25, one row a document, nDCG@10 on Cranfield, CACM and CoSQA: stems alone .359/.433/.363 (k1 0.9, b 0.4, as
-Anserini), exact and normal form for one each .347/.422/.360, the halves used here .367/.445/.364; with k1 1.2 a word and b 0.6
-.378/.449/.383.
+K1 and B are BM25's usual 1.2 and 0.75, at two readings a word. nDCG@10, one row a document, on Cranfield, CACM and CoSQA:
+.375/.457/.393; with `prose` alone .383/.436/.386, with `code` alone .371/.412/.344.
 """
 
 from __future__ import annotations
@@ -29,223 +19,190 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache, lru_cache
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from cluster.index import jvm
+from cluster.errors import UsageError
+from cluster.index.analyzers import analyzer, tokens
 from cluster.model.nodes import Node
 from cluster.model.query import TermStatistics
-from cluster.text import identifier_parts
 
-#: Changes whenever the same text could give other terms or weights; an index of another version must be rebuilt.
-ANALYZER_VERSION = "text-1"
-
-#: How often the terms of a text property count.
-FIELD_WEIGHTS = {"symbol": 3, "title": 2, "path": 1, "summary": 1, "content": 1}
-
-#: Longest term in code points. A longer word (base64, minified code) is cut at its punctuation; a longer piece is dropped.
+#: Longest run in code points that is analysed as it is. A longer one (base64, minified code) is cut at its punctuation, and
+#: what is then still longer is dropped. Lucene's limit is 32,766 bytes a term.
 MAX_TERM = 255
 #: Most distinct terms that are searched for: below Lucene's limit of clauses, and enough for a pasted page.
 MAX_QUERY_TERMS = 256
 #: Most distinct terms whose rows are counted to find the rarest, each about 40 us of a shard's time; 1,000 words or so.
 MAX_COUNTED_TERMS = 2048
 
-#: BM25's parameters, part of the definition: with a word counting two, K1 is 1.2 a word.
-K1 = 2.4
-B = 0.6
+#: Runs remembered; when full, all are forgotten. About 500 bytes each.
+_MEMORY = 100_000
+#: Runs that are analysed in one call.
+_AT_ONCE = 500
+#: Questions remembered, if they are short.
+_QUESTIONS, _SHORT = 4096, 1000
 
-#: Words remembered; when full, all are forgotten. About 500 bytes each.
-_MEMORY = 50_000
-
-_CJK = (
-    "\u1100-\u11ff\u3005-\u3007\u3021-\u3029\u3031-\u3035\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"
-    "\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U0001b000-\U0001b16f\U00020000-\U000323af"
-)
-_EMOJI = "\u2600-\u27bf\U0001f1e6-\U0001f1ff\U0001f300-\U0001faff"
-#: Punctuation that holds a word together where it has a word character on both sides.
-_JOINT = r"(?:::|:[\\/]{1,3}|[./@:\\-])"
-#: Possessives and clitics say nothing about a text: they are read and left out.
-_CLITIC = "(?:['\u2019](?:s|t|re|ve|ll|d|m|S|T|RE|VE|LL|D|M)(?!CHAR))?"
 #: Soft hyphen, joiners, direction marks, variation selectors, byte-order mark: they part no words and are not seen.
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u180b-\u180f\u200c-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
 )
-_MARK = re.compile("[\u0300-\u036f]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+#: Zero-width spaces and half surrogate pairs are spaces.
+_SPACE = re.compile("[\u200b\ud800-\udfff]")
+#: All that a token may hold, or that decides where one ends. What follows the last letter or digit decides nothing.
+_RUN = re.compile(r"[./:@\\'\-]*(?:[A-Za-z0-9_+#]|[^\x00-\x7f])+(?:[./:@\\'\-]+(?:[A-Za-z0-9_+#]|[^\x00-\x7f])+)*")
+_PUNCTUATION = re.compile(r"[./:@\\'\-]+")
+_SPACED = re.compile(rf"\S{{{MAX_TERM + 1}}}")
+#: Stands between two runs that are analysed in one call; a letter, so that it is a token of its own in every analyzer.
+_BETWEEN = "\ua66e\ua66e\ua66e"
 
-#: Levels at which a word is cut further, outermost first.
-_JOINTS = re.compile(r"[./@:\\-]+")
-_OVERLONG = re.compile(rf"\S{{{MAX_TERM + 1}}}")
-_LEVELS = (re.compile(r"[/:@]+"), re.compile(r"\.+"), re.compile(r"-+"))
+
+def normalised(text: str) -> str:
+    """NFKC, without invisible characters and half surrogate pairs."""
+    if text.isascii():
+        return text
+    return unicodedata.normalize("NFKC", _INVISIBLE.sub("", _SPACE.sub(" ", text)))
 
 
-def words(text: str) -> list[str]:
-    """The words of `text` in order, with their case. Any text is legal, lone surrogates and control characters too."""
-    found = _cut(text)
+def runs(text: str) -> list[str]:
+    """The pieces of `text` that can be analysed one by one, in order and with repeats; none longer than MAX_TERM."""
+    return _fitting(_RUN.findall(normalised(text)))
+
+
+def spaced(text: str) -> list[str]:
+    """As `runs`, of the text as it is, cut at white space alone: for analyzers of others."""
+    return _fitting(_SPACE.sub(" ", text).split())
+
+
+def _fitting(found: list[str]) -> list[str]:
     if max(map(len, found), default=0) <= MAX_TERM:
         return found
-    return [piece for word in found for piece in _pieces(word) if len(piece) <= MAX_TERM]
+    return [piece for run in found for piece in _pieces(run) if len(piece) <= MAX_TERM]
 
 
-def dropped_words(text: str) -> int:
-    """How many pieces of `text` are no word because they are longer than MAX_TERM."""
-    if _OVERLONG.search(text) is None:
+def dropped_runs(text: str) -> int:
+    """How many pieces of `text` are not indexed because they are longer than MAX_TERM."""
+    if _SPACED.search(text) is None:
         return 0
-    return sum(len(piece) > MAX_TERM for word in _cut(text) for piece in _pieces(word))
+    return sum(len(piece) > MAX_TERM for run in _RUN.findall(normalised(text)) for piece in _pieces(run))
 
 
-def _pieces(word: str) -> list[str]:
-    return [word] if len(word) <= MAX_TERM else [piece for piece in _JOINTS.split(word) if piece]
+def _pieces(run: str) -> list[str]:
+    return [run] if len(run) <= MAX_TERM else [piece for piece in _PUNCTUATION.split(run) if piece]
 
 
-def _cut(text: str) -> list[str]:
-    if text.isascii():
-        return [name or plain for name, plain in _ascii_pattern().findall(text)]
-    text = unicodedata.normalize("NFKC", _INVISIBLE.sub("", _SURROGATE.sub(" ", text)))
-    found: list[str] = []
-    for name, plain, run, symbol in _unicode_pattern().findall(text):
-        if run:
-            found.extend([run[at : at + 2] for at in range(len(run) - 1)] or [run])
+@dataclass(frozen=True, slots=True, eq=False)
+class Analysis:
+    """How an index reads text and weighs terms. One for each name; it belongs to one thread, as the JVM does."""
+
+    #: Stands in the manifest and changes whenever the same text could give other terms, weights or scores: an index of
+    #: another version must be rebuilt.
+    version: str
+    #: Names of the analyzers whose terms are counted together.
+    analyzers: tuple[str, ...]
+    #: How often the terms of a text property count.
+    weights: Mapping[str, int]
+    #: BM25's parameters, part of the definition.
+    k1: float
+    b: float
+    #: What makes pieces of a text that can be analysed one by one.
+    cut: Callable[[str], list[str]] = runs
+    #: Whether a term that a question repeats counts as often; else its terms are a set.
+    repeats: bool = False
+    _known: dict[str, Mapping[str, int]] = field(default_factory=dict, repr=False)
+    _questions: dict[str, Mapping[str, int]] = field(default_factory=dict, repr=False)
+
+    def row_terms(self, node: Node) -> dict[str, int]:
+        """The terms of `node`'s row and how often each counts. Their sum is the row's length; empty for a row without words."""
+        found = Counter(run for text in self.weighted_text(node) for run in self.cut(text))
+        return self._total(found)
+
+    def query_terms(self, text: str) -> Mapping[str, int]:
+        """The terms of a question in order, and the weight of each; empty when it holds no word."""
+        known = self._questions.get(text)
+        if known is None:
+            found = Counter(self.cut(text))
+            known = self._total(found) if self.repeats else dict.fromkeys(self._total(found), 1)
+            if len(text) <= _SHORT:
+                if len(self._questions) >= _QUESTIONS:
+                    self._questions.clear()
+                self._questions[text] = known
+        return known
+
+    def weighted_text(self, node: Node) -> list[str]:
+        """The texts of `node` that are searched, each as often as its field weighs."""
+        return [text for name, weight in self.weights.items() if (text := node.text.get(name)) for _ in range(weight)]
+
+    def dropped(self, node: Node) -> int:
+        """How many pieces of `node`'s text are not indexed because they are too long."""
+        return sum(dropped_runs(node.text.get(name, "")) for name in self.weights)
+
+    def _total(self, found: Mapping[str, int]) -> dict[str, int]:
+        missing = [run for run in found if run not in self._known]
+        if missing:
+            if len(self._known) + len(missing) > _MEMORY:
+                self._known.clear()
+                missing = list(found)
+            for start in range(0, len(missing), _AT_ONCE):
+                self._learn(missing[start : start + _AT_ONCE])
+        known = self._known
+        terms: dict[str, int] = {}
+        for run, times in found.items():
+            for term, count in known[run].items():
+                terms[term] = terms.get(term, 0) + times * count
+        return terms
+
+    def _learn(self, missing: Sequence[str]) -> None:
+        read: list[Counter[str]] = [Counter() for _ in missing]
+        for name in self.analyzers:
+            for counter, found in zip(read, _analysed(missing, name), strict=True):
+                counter.update(found)
+        self._known.update(zip(missing, read, strict=True))
+
+
+def _analysed(pieces: Sequence[str], name: str) -> list[list[str]]:
+    """The terms of each of `pieces` by the analyzer called `name`."""
+    lists: list[list[str]] = [[]]
+    for term in tokens(f" {_BETWEEN} ".join(pieces), analyzer(name)):
+        if term == _BETWEEN:
+            lists.append([])
         else:
-            found.append(name or plain or symbol)
-    return found
+            # What Lucene's lower case leaves: a final sigma, a sharp s.
+            lists[-1].append(term if term.isascii() else term.casefold())
+    if len(lists) == len(pieces):
+        return lists
+    # A piece is itself what should stand between two.
+    return [_analysed([piece], name)[0] if _BETWEEN not in piece else [piece] for piece in pieces]
 
 
-@cache
-def _ascii_pattern() -> re.Pattern[str]:
-    return re.compile(_word("[A-Za-z0-9_]"))
+#: Ours, for code and prose, with a title that counts twice and a symbol three times.
+DEFAULT = "text"
+_ANALYSES: Mapping[str, Analysis] = {
+    "text": Analysis(
+        version="text-2",
+        analyzers=("code", "prose"),
+        weights={"symbol": 3, "title": 2, "path": 1, "summary": 1, "content": 1},
+        k1=2.4,
+        b=0.75,
+    ),
+    "english": Analysis(
+        version="english-1",
+        analyzers=("english",),
+        weights={"symbol": 1, "title": 1, "path": 1, "summary": 1, "content": 1},
+        k1=0.9,
+        b=0.4,
+        cut=spaced,
+        repeats=True,
+    ),
+}
+NAMES = tuple(_ANALYSES)
 
 
-@cache
-def _unicode_pattern() -> re.Pattern[str]:
-    # `\w` leaves combining marks out, which would cut the words of Indic and other scripts at their vowels.
-    marks = "".join(chr(code) for code in range(0x300, 0x20000) if unicodedata.category(chr(code))[0] == "M")
-    char = rf"(?:[^\W{_CJK}]|[{marks}])"
-    return re.compile(f"{_word(char)}|([{_CJK}]+)|([{_EMOJI}])")
-
-
-def _word(char: str) -> str:
-    name = rf"([A-Za-z](?:\+\+|\#)(?![A-Za-z_+\#])|\.NET(?!{char}))"
-    return rf"{name}|({char}+(?:{_JOINT}{char}+)*){_CLITIC.replace('CHAR', char)}"
-
-
-def forms(word: str) -> tuple[list[str], list[str]]:
-    """How `word` is spelt out, case-folded and without repeats: (compound forms, simple forms).
-
-    A compound form is searched for as it is; a simple one also by its normal form.
-    """
-    compounds: dict[str, None] = {}
-    simple: dict[str, None] = {}
-    _spell(word.replace("\\", "/"), 0, compounds, simple)
-    return [form for form in compounds if form not in simple], list(simple)
-
-
-def _spell(word: str, level: int, compounds: dict[str, None], simple: dict[str, None]) -> None:
-    if word.strip("_"):
-        compounds[word.casefold()] = None
-    for at in range(level, len(_LEVELS)):
-        pieces = [piece for piece in _LEVELS[at].split(word) if piece]
-        if len(pieces) > 1:
-            for piece in pieces:
-                _spell(piece, at + 1, compounds, simple)
-            return
-    for part in identifier_parts(word):
-        simple[part.casefold()] = None
-
-
-def _spelling(found: Iterable[str]) -> dict[str, dict[str, int]]:
-    """word -> its terms and how often each counts, for at least the words `found`."""
-    missing = [word for word in found if word not in _known]
-    if missing:
-        if len(_known) + len(missing) > _MEMORY:
-            _known.clear()
-            missing = list(found)
-        _learn(missing)
-    return _known
-
-
-_known: dict[str, dict[str, int]] = {}
-
-
-def _learn(missing: Sequence[str]) -> None:
-    spelt = {word: forms(word) for word in missing}
-    simple = list(dict.fromkeys(form for _, parts in spelt.values() for form in parts))
-    normal = dict(zip(simple, _normal_forms(simple), strict=True))
-    for word, (compounds, parts) in spelt.items():
-        terms = dict.fromkeys(compounds, 2)
-        for form in (form for part in parts for form in (part, normal[part])):
-            terms[form] = terms.get(form, 0) + 1
-        _known[word] = terms
-
-
-def _normal_forms(simple: Sequence[str]) -> list[str]:
-    """Folded to ASCII where possible, then stemmed; one for each of `simple`, none of which holds a space."""
-    if not simple:
-        return []
-    java = jvm.java()
-    # Folding handles composed letters; marks that no letter took up (as in a folded "İ") go first.
-    bare = [_MARK.sub("", form) or form for form in simple]
-    # The list prints as "[a, b]", one call instead of one for each element; no token can hold a comma or a space.
-    return str(java.AnalyzerUtils.analyze(_normalizer(), " ".join(bare)).toString())[1:-1].split(", ")
-
-
-@cache
-def _normalizer() -> Any:
-    return chain("whitespace", {"maxTokenLen": str(4 * MAX_TERM)}, ("asciiFolding", {}), ("porterStem", {}))
-
-
-def chain(tokenizer: str, options: Mapping[str, str], *filters: tuple[str, Mapping[str, str]]) -> Any:
-    """A Lucene analyzer from the names of its parts, as in Lucene's CustomAnalyzer."""
-    java = jvm.java()
-
-    def java_map(values: Mapping[str, str]) -> Any:
-        converted = java.HashMap()
-        for key, value in values.items():
-            converted.put(key, value)
-        return converted
-
-    builder = java.CustomAnalyzer.builder()
-    tokenizer_options = java_map(options)
-    builder.withTokenizer(tokenizer, tokenizer_options)
-    for name, values in filters:
-        filter_options = java_map(values)
-        builder.addTokenFilter(name, filter_options)
-    return builder.build()
-
-
-def analyse(text: str) -> list[str]:
-    """The distinct terms of a question, in order; empty when it holds no word. Starts the JVM if a word is new."""
-    if len(text) <= 1000:
-        return list(_analyse_short(text))
-    return _distinct_terms(text)
-
-
-@lru_cache(maxsize=4096)
-def _analyse_short(text: str) -> tuple[str, ...]:
-    return tuple(_distinct_terms(text))
-
-
-def _distinct_terms(text: str) -> list[str]:
-    found = dict.fromkeys(words(text))
-    known = _spelling(found)
-    return list(dict.fromkeys(term for word in found for term in known[word]))
-
-
-def row_terms(node: Node) -> dict[str, int]:
-    """The terms of `node`'s row and how often each counts. Their sum is the row's length; empty for a row without words."""
-    found = Counter(word for text in weighted_text(node) for word in words(text))
-    known = _spelling(found)
-    terms: dict[str, int] = {}
-    for word, times in found.items():
-        for term, count in known[word].items():
-            terms[term] = terms.get(term, 0) + times * count
-    return terms
-
-
-def weighted_text(node: Node) -> list[str]:
-    """The texts of `node` that are searched, each as often as its field weighs."""
-    return [text for name, weight in FIELD_WEIGHTS.items() if (text := node.text.get(name)) for _ in range(weight)]
+def analysis(name: str = DEFAULT) -> Analysis:
+    """The analysis called `name`: "text", or "english" with Anserini's settings. UsageError for another name."""
+    try:
+        return _ANALYSES[name]
+    except KeyError:
+        raise UsageError(f"there is no analyzer {name!r}; choose one of {', '.join(NAMES)}") from None
 
 
 def countable_terms(terms: Iterable[str], limit: int = MAX_COUNTED_TERMS) -> tuple[list[str], int]:

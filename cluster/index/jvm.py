@@ -112,12 +112,17 @@ _TABLE: dict[str, _Spec] = {
         f"{_LUCENE}/analysis/custom/CustomAnalyzer$Builder",
         methods={
             "withTokenizer": f"({_STRING}Ljava/util/Map;){_BUILDER}",
+            "addCharFilter": f"({_STRING}Ljava/util/Map;){_BUILDER}",
             "addTokenFilter": f"({_STRING}Ljava/util/Map;){_BUILDER}",
             "build": f"()L{_LUCENE}/analysis/custom/CustomAnalyzer;",
         },
     ),
     "AnalyzerUtils": _Spec(
         "io/anserini/analysis/AnalyzerUtils", statics={"analyze": f"({_ANALYZER}{_STRING})Ljava/util/List;"}
+    ),
+    "DefaultEnglishAnalyzer": _Spec(
+        "io/anserini/analysis/DefaultEnglishAnalyzer",
+        statics={"newDefaultInstance": "()Lio/anserini/analysis/DefaultEnglishAnalyzer;"},
     ),
     "QueryBuilder": _Spec(
         f"{_LUCENE}/util/QueryBuilder", f"({_ANALYZER})V", {"createBooleanQuery": f"({_STRING}{_STRING}){_QUERY}"}
@@ -149,7 +154,7 @@ _TABLE: dict[str, _Spec] = {
     "FixedBitSet": _Spec(
         f"{_LUCENE}/util/FixedBitSet",
         "([JI)V",
-        {"clear": "(II)V", "or": f"(L{_LUCENE}/search/DocIdSetIterator;)V"},
+        {"clear": "(II)V", "get": "(I)Z", "or": f"(L{_LUCENE}/search/DocIdSetIterator;)V"},
         {"intersectionCount": f"(L{_LUCENE}/util/FixedBitSet;L{_LUCENE}/util/FixedBitSet;)J"},
     ),
     "MultiTerms": _Spec(
@@ -174,6 +179,9 @@ _TABLE: dict[str, _Spec] = {
         methods={"close": "()V"},
         statics={"open": f"(Ljava/nio/file/Path;L{_LUCENE}/store/LockFactory;)L{_LUCENE}/store/FSDirectory;"},
     ),
+    "ByteBuffersDirectory": _Spec(
+        f"{_LUCENE}/store/ByteBuffersDirectory", methods={"close": "()V", "listAll": f"()[{_STRING}"}
+    ),
     "DirectoryReader": _Spec(
         f"{_LUCENE}/index/DirectoryReader",
         methods={
@@ -185,7 +193,10 @@ _TABLE: dict[str, _Spec] = {
             "getDocCount": f"({_STRING})I",
             "getSumTotalTermFreq": f"({_STRING})J",
         },
-        statics={"open": f"({_DIRECTORY}){_READER}"},
+        statics={
+            "open": f"({_DIRECTORY}){_READER}",
+            "openIfChanged": f"({_READER}L{_LUCENE}/index/IndexWriter;){_READER}",
+        },
     ),
     "IndexWriterConfig": _Spec(
         f"{_LUCENE}/index/IndexWriterConfig",

@@ -30,7 +30,7 @@ import pyarrow as pa
 from cluster.errors import CorruptIndexError, IntegrityError
 from cluster.guards import to_mask
 from cluster.index import jvm
-from cluster.index.analysis import FIELD_WEIGHTS, K1, B, dropped_words, row_terms
+from cluster.index.analysis import Analysis, analysis
 from cluster.index.lucene_query import (
     TEXT,
     frequencies_text,
@@ -63,21 +63,23 @@ _EXACTLY = 2**31 - 1
 Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], int]
 
 
-def build_lexical(directory: Path, nodes: Iterable[Node]) -> npt.NDArray[np.int32]:
+def build_lexical(directory: Path, nodes: Iterable[Node], reading: Analysis | None = None) -> npt.NDArray[np.int32]:
     """Writes the index of `nodes`, one row each in their order, into `directory` and returns each row's length in terms.
 
-    Whatever index was there is replaced. Everything is on disk (fsync) on return. The result has shape (rows,); a row without
+    `reading` is how text is read, by default `analysis()`; `LexicalIndex` must be given the same. Whatever index was there is
+    replaced. Everything is on disk (fsync) on return. The result has shape (rows,); a row without
     words has 0 and is never found. Raises IntegrityError if Lucene cannot write it, UnavailableError without a JVM.
     """
     java = jvm.java()
+    reading = reading or analysis()
     directory.mkdir(parents=True, exist_ok=True)
     lengths: list[int] = []
     try:
         folder = _folder(directory)
         try:
-            writer = _writer(folder)
+            writer = _writer(folder, reading)
             try:
-                lengths = _add_rows(writer, nodes)
+                lengths = _add_rows(writer, nodes, reading)
                 writer.forceMerge(1)
                 writer.commit()
             except BaseException:
@@ -101,9 +103,9 @@ def _folder(directory: Path) -> Any:
     return java.FSDirectory.open(path, java.NoLockFactory.INSTANCE)
 
 
-def _writer(folder: Any) -> Any:
+def _writer(folder: Any, reading: Analysis) -> Any:
     java = jvm.java()
-    analyzer, similarity = frequency_analyzer(), _similarity(K1, B)
+    analyzer, similarity = frequency_analyzer(), _similarity(reading.k1, reading.b)
     # This policy merges neighbours only, and this scheduler at once: rows stay in order however many segments were flushed.
     policy, scheduler = java.LogDocMergePolicy(), java.SerialMergeScheduler()
     config = java.IndexWriterConfig(analyzer)
@@ -120,7 +122,7 @@ def _similarity(k1: float, b: float) -> Any:
     return jvm.java().BM25Similarity(k1, b, False)
 
 
-def _add_rows(writer: Any, nodes: Iterable[Node]) -> list[int]:
+def _add_rows(writer: Any, nodes: Iterable[Node], reading: Analysis) -> list[int]:
     java = jvm.java()
     kind = java.FieldType()
     kind.setIndexOptions(java.IndexOptions.DOCS_AND_FREQS)
@@ -130,8 +132,8 @@ def _add_rows(writer: Any, nodes: Iterable[Node]) -> list[int]:
     lengths: list[int] = []
     dropped = 0
     for node in nodes:
-        terms = row_terms(node)
-        dropped += sum(dropped_words(node.text.get(name, "")) for name in FIELD_WEIGHTS)
+        terms = reading.row_terms(node)
+        dropped += reading.dropped(node)
         guards = guard_terms(node)
         document = documents.get(guards)
         if document is None:
@@ -202,8 +204,8 @@ class _Selection:
 class LexicalIndex:
     """One bucket's index, open for search."""
 
-    def __init__(self, directory: Path, rows: pa.Table) -> None:
-        """Opens what `build_lexical` wrote. `rows` has the guard columns and "tokens" (int32), in row order.
+    def __init__(self, directory: Path, rows: pa.Table, reading: Analysis | None = None) -> None:
+        """Opens what `build_lexical` wrote with `reading`. `rows` has the guard columns and "tokens" (int32), in row order.
 
         Raises CorruptIndexError when the files are not readable or do not belong to `rows`.
         """
@@ -216,6 +218,7 @@ class LexicalIndex:
         self._counts = TermCounts(self._reader, len(tokens))
         self._rows = rows
         self._tokens = tokens
+        self._reading = reading or analysis()
         self._selections: OrderedDict[Guard, _Selection] = OrderedDict()
         self._similarities: OrderedDict[tuple[float, float], Any] = OrderedDict()
         self._all = _Selection(int((tokens > 0).sum()), int(tokens.sum(dtype=np.int64)), None)
@@ -240,7 +243,8 @@ class LexicalIndex:
         """The best `k` rows that `guard` selects and that contain any of `terms`, scored with the given statistics.
 
         `statistics` are the sum over all addressed partitions, this one among them. Order: score descending, row ascending. The
-        count of matching rows is exact. `terms` are at most a few hundred (see `choose_terms`).
+        count of matching rows is exact. `terms` are at most a few hundred (see `choose_terms`); one that is named twice counts
+        twice.
         """
         selection = self._select(guard)
         try:
@@ -311,7 +315,8 @@ class LexicalIndex:
             here = self._frequency(self._all, term)
             everywhere = statistics.document_frequency.get(term, 0)
             if here and everywhere:
-                boosts[term] = idf(statistics.documents, everywhere) / idf(self._all.documents, here)
+                weight = idf(statistics.documents, everywhere) / idf(self._all.documents, here)
+                boosts[term] = boosts.get(term, 0.0) + weight
         return boosts
 
     def _ranked(self, boosts: dict[str, float], selection: _Selection, statistics: TermStatistics, k: int) -> Found:
@@ -326,8 +331,9 @@ class LexicalIndex:
 
     def _score_with(self, statistics: TermStatistics) -> None:
         ratio = (self._all.tokens / self._all.documents) / (statistics.tokens / statistics.documents)
-        k1 = K1 * (1 - B) + K1 * B * ratio
-        key = k1, K1 * B * ratio / k1
+        weight = self._reading.k1 * self._reading.b * ratio
+        k1 = self._reading.k1 * (1 - self._reading.b) + weight
+        key = k1, weight / k1
         similarity = self._similarities.get(key)
         if similarity is None:
             similarity = self._similarities[key] = _similarity(*key)

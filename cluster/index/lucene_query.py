@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster.index import jvm
-from cluster.index.analysis import MAX_TERM, chain
+from cluster.index.analysis import MAX_TERM
+from cluster.index.analyzers import Chain, build
 from cluster.model.guard import LIST_COLUMNS, SCALAR_COLUMNS, All, AnyOf, Guard, Has, In, IsNull
 from cluster.model.ids import derived_id
 from cluster.model.nodes import Node
@@ -111,7 +112,7 @@ def frequencies_text(terms: Mapping[str, int]) -> str:
 
 def frequency_analyzer() -> Any:
     """The analyzer of the text field: it takes over terms and frequencies as they are."""
-    return chain("whitespace", _WIDE, ("delimitedTermFrequency", {"delimiter": _DELIMITER}))
+    return build(Chain(("whitespace", _WIDE), (("delimitedTermFrequency", {"delimiter": _DELIMITER}),)))
 
 
 #: A term, the delimiter and a number; astral characters count two.
@@ -120,7 +121,7 @@ _WIDE = {"maxTokenLen": str(4 * MAX_TERM)}
 
 @cache
 def _builder() -> Any:
-    analyzer = chain("whitespace", _WIDE, ("delimitedBoost", {"delimiter": _DELIMITER}))
+    analyzer = build(Chain(("whitespace", _WIDE), (("delimitedBoost", {"delimiter": _DELIMITER}),)))
     return jvm.java().QueryBuilder(analyzer)
 
 

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from actors.opening import open_lexical_shard, open_vector_shard
 from actors.router import Router, RouterSettings
 from cluster.embed.cache import SqliteVectorCache
+from cluster.embed.node_text import embedding_text
 from cluster.embed.static import StaticEmbedder
 from cluster.graph.sqlite import SqliteGraphStore
 from cluster.guards import allows, search_guard
-from cluster.index.analysis import ANALYZER_VERSION, analyse
+from cluster.index.analysis import analysis
 from cluster.index.lexical import build_lexical
 from cluster.index.vector import write_vectors
 from cluster.model.access import Principal
@@ -29,10 +30,10 @@ from cluster.model.query import LegAnswer, LexicalQuery, VectorQuery
 from cluster.ports import WriteBatch
 from cluster.storage import GenerationStore
 from jobs.build import Builder, searchable
-from jobs.embed import embedding_text
 from jobs.reindex import Reindexer
 from jobs.setup import SystemClock
 from tests.support.factories import ACCOUNT, AGENTS, PROJECTS, make_node, principals
+from tests.support.lexical import analyse
 
 WORDS = [
     *("pump", "valve", "flow", "pressure", "sensor", "index", "shard", "token"),
@@ -71,7 +72,7 @@ class Deployed:
             vectors=cache,
             build_lexical=build_lexical,
             write_vectors=write_vectors,
-            analyzer=ANALYZER_VERSION,
+            analyzer=analysis().version,
             target_rows=target_rows,
         )
         jobs = Reindexer(builder=builder, first=EMBEDDER, target=EMBEDDER, clock=SystemClock())

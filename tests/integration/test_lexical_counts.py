@@ -10,12 +10,12 @@ import pytest
 
 from cluster.guards import allows, search_guard
 from cluster.index import lexical
-from cluster.index.analysis import MAX_COUNTED_TERMS, analyse, countable_terms, row_terms, words
+from cluster.index.analysis import MAX_COUNTED_TERMS, countable_terms, runs
 from cluster.index.term_counts import TermCounts
 from cluster.model.guard import Guard, In
 from cluster.model.nodes import Node, Scope
 from tests.support.factories import make_agent, make_node
-from tests.support.lexical import opened, search, statistics
+from tests.support.lexical import analyse, opened, row_terms, search, statistics
 
 AGENT = search_guard(make_agent("iris"))
 
@@ -58,7 +58,7 @@ def test_a_huge_question_costs_a_bounded_number_of_counts_and_is_answered_alike_
     pick = random.Random(5)
     nodes = tagged(pick, real_texts(900))
     last = make_node("last", text={"content": "the zanzibarix is here"}, agents=("iris",))
-    vocabulary = list(dict.fromkeys(word for node in nodes for word in words(node.text["content"])))
+    vocabulary = list(dict.fromkeys(word for node in nodes for word in runs(node.text["content"])))
     query = " ".join([*vocabulary, "zanzibarix"])[-100_000:]
     assert len(analyse(query)) > 2 * MAX_COUNTED_TERMS, "the question is larger than what is counted"
     counts: list[str] = []

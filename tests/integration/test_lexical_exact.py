@@ -13,13 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cluster.guards import allows, search_guard
-from cluster.index.analysis import K1, B, analyse, row_terms
 from cluster.model.access import Principal
 from cluster.model.guard import All, AnyOf, Guard, Has, In, IsNull
 from cluster.model.nodes import Node, Scope, Visibility
 from tests.support import factories
 from tests.support.factories import make_agent, make_node, make_principal
-from tests.support.lexical import EVERYTHING, Ranked, opened, search, statistics
+from tests.support.lexical import EVERYTHING, K1, B, Ranked, analyse, opened, row_terms, search, statistics
 
 RELATIVE = 1e-6
 few = settings(max_examples=30)  # each builds an index

@@ -11,12 +11,11 @@ import pytest
 
 from cluster.errors import CorruptIndexError, UnavailableError
 from cluster.index import jvm, lexical
-from cluster.index.analysis import row_terms
 from cluster.index.lexical import LexicalIndex, build_lexical
 from cluster.index.rows import rows_table
 from cluster.model.nodes import Node
 from tests.support.factories import make_node
-from tests.support.lexical import EVERYTHING, opened, search
+from tests.support.lexical import EVERYTHING, opened, row_terms, search
 
 
 def chunks(*texts: str) -> list[Node]:

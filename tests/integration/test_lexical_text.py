@@ -1,7 +1,5 @@
 """What is found by which words: code and prose, every script, and text that looks like query syntax."""
 
-import json
-import sys
 import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,38 +7,10 @@ from pathlib import Path
 import pytest
 
 from cluster.guards import search_guard
-from cluster.index import analysis
-from cluster.index.analysis import MAX_QUERY_TERMS, analyse, choose_terms
+from cluster.index.analysis import MAX_QUERY_TERMS, choose_terms
 from cluster.model.nodes import Node, Visibility
 from tests.support.factories import make_node, make_principal
-from tests.support.lexical import Ranked, opened, search, statistics
-
-GOLDEN = json.loads(Path(__file__, "..", "..", "golden", "analysis.json").resolve().read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("case", GOLDEN, ids=[ascii(case["text"])[:40] for case in GOLDEN])
-def test_terms_are_as_recorded(case: dict[str, object]) -> None:
-    assert analyse(str(case["text"])) == case["terms"]
-
-
-def test_every_character_has_a_normal_form_that_is_one_term() -> None:
-    letters = [char for char in map(chr, range(sys.maxunicode + 1)) if char.isalnum() or unicodedata.category(char)[0] == "M"]
-    simple = list(
-        dict.fromkeys(form for char in letters for word in analysis.words(f"a{char}b") for form in analysis.forms(word)[1])
-    )
-    assert len(simple) > 50_000
-    for start in range(0, len(simple), 5000):
-        part = simple[start : start + 5000]
-        normal = analysis._normal_forms(part)
-        assert len(normal) == len(part)
-        assert not [form for form in normal if not form or any(char.isspace() or char in "|," for char in form)]
-
-
-def test_forgetting_words_changes_no_term(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = ["one two flows", "three flows four", "one five six seven"]
-    before = [analysis._distinct_terms(text) for text in texts]
-    monkeypatch.setattr(analysis, "_MEMORY", 4)
-    assert [analysis._distinct_terms(text) for text in texts] == before
+from tests.support.lexical import Ranked, analyse, opened, search, statistics
 
 
 def ask(folder: Path, texts: Mapping[str, str], *queries: str) -> list[Ranked]:
@@ -62,7 +32,7 @@ SYNTAX_TEXTS = {
     "call": "call a b yes foo arr json httpclient",
     "cpp": "C++ templates",
     "c": "a plain c program",
-    "words": "and or not",
+    "words": "and or not are words of any text",
     "plain": "nothing of this",
 }
 

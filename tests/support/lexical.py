@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from cluster.index.analysis import analyse, choose_terms, countable_terms
+from cluster.index.analysis import Analysis, analysis, choose_terms, countable_terms
 from cluster.index.lexical import LexicalIndex, build_lexical
 from cluster.index.rows import rows_table
 from cluster.model.guard import All, Guard
@@ -20,6 +20,17 @@ from cluster.model.nodes import Node
 from cluster.model.query import TermStatistics
 
 EVERYTHING = All(())
+K1, B = analysis().k1, analysis().b
+
+
+def analyse(text: str) -> list[str]:
+    """The distinct terms of a question."""
+    return list(analysis().query_terms(text))
+
+
+def row_terms(node: Node) -> dict[str, int]:
+    """The terms of a row and how often each counts."""
+    return analysis().row_terms(node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +56,14 @@ class Ranked:
 
 
 @contextmanager
-def opened(folder: Path, *corpora: Sequence[Node]) -> Iterator[list[Partition]]:
+def opened(folder: Path, *corpora: Sequence[Node], reading: Analysis | None = None) -> Iterator[list[Partition]]:
     """Builds and opens one index for each list of nodes, in new folders below `folder`."""
     partitions: list[Partition] = []
     try:
         for number, nodes in enumerate(corpora):
             place = folder / f"{len(list(folder.iterdir()))}-{number}"
-            tokens = build_lexical(place, nodes)
-            partitions.append(Partition(LexicalIndex(place, rows_table(nodes, tokens)), nodes, tokens))
+            tokens = build_lexical(place, nodes, reading)
+            partitions.append(Partition(LexicalIndex(place, rows_table(nodes, tokens), reading), nodes, tokens))
         yield partitions
     finally:
         for partition in partitions:

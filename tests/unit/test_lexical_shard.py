@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,10 +47,10 @@ class Parts:
         return [("web/b0000", self.part)], []
 
 
-def analyse(text: str) -> list[str]:
+def analyse(text: str) -> dict[str, int]:
     if "bad" in text:
         raise MemoryError("no memory left")
-    return text.split()
+    return dict(Counter(text.split()))
 
 
 def question(text: str) -> LexicalQuery:

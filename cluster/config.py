@@ -82,7 +82,7 @@ class Lexical:
 
     analyzer: str = _setting(
         "text",
-        "How text is read: text is for code and prose, english is Anserini's, with k1 0.9 and b 0.4. A change needs reindexing.",
+        "How text is read: text suits code and prose, english is Anserini's (k1 0.9, b 0.4). A change needs reindexing.",
         choices=("text", "english"),
     )
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import faiss
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -15,7 +19,8 @@ from hypothesis import strategies as st
 
 from cluster.errors import CorruptIndexError, ShardError, UsageError, VectorError
 from cluster.index import vector as module
-from cluster.index.vector import Plan, VectorIndex, find_bad_vector, write_vectors
+from cluster.index.vector import Plan, VectorIndex, write_vectors
+from cluster.index.vector_file import Precision, raw_path
 from cluster.model.manifest import VectorIdentity
 
 Floats = npt.NDArray[np.float32]
@@ -32,7 +37,7 @@ def unit(rows: npt.ArrayLike) -> Floats:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Callable[..., VectorIndex]:
-    def build(vectors: Floats, rows: npt.ArrayLike | None = None, total: int | None = None, **options: int) -> VectorIndex:
+    def build(vectors: Floats, rows: npt.ArrayLike | None = None, total: int | None = None, **options: Any) -> VectorIndex:
         numbers = np.arange(len(vectors)) if rows is None else np.asarray(rows, dtype=np.int64)
         dimensions = vectors.shape[1]
         write_vectors(tmp_path / "vectors.faiss", vectors, numbers, identity(dimensions), **options)
@@ -56,16 +61,17 @@ def searches(draw: st.DrawFn) -> tuple[Floats, npt.NDArray[np.int64], int, list[
     return vectors, np.array(sorted(rows), dtype=np.int64), total, masks, queries, draw(st.integers(1, 70))
 
 
-@given(case=searches(), graph=st.booleans(), gather=st.booleans())
+@given(case=searches(), graph=st.booleans(), gather=st.booleans(), precision=st.sampled_from(Precision))
 def test_every_search_equals_brute_force_over_the_allowed_rows(
     case: tuple[Floats, npt.NDArray[np.int64], int, list[npt.NDArray[np.bool_]], Floats, int],
     graph: bool,
     gather: bool,
+    precision: Precision,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     vectors, rows, total, masks, queries, k = case
     path = tmp_path_factory.getbasetemp() / "property.faiss"
-    write_vectors(path, vectors, rows, identity(3), graph_threshold=0 if graph else 1000)
+    write_vectors(path, vectors, rows, identity(3), precision=precision, graph_threshold=0 if graph else 1000)
     index = VectorIndex(path, total, identity(3))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "GATHER_BYTES", module.GATHER_BYTES if gather else 0)
@@ -107,11 +113,11 @@ def clustered(count: int, dimensions: int, seed: int) -> Floats:
     return unit(centres[rng.integers(0, 40, count)] + 0.9 * rng.standard_normal((count, dimensions)))
 
 
-@pytest.fixture(scope="module")
-def graph_index(tmp_path_factory: pytest.TempPathFactory) -> tuple[VectorIndex, Floats, Floats]:
+@pytest.fixture(scope="module", params=list(Precision))
+def graph_index(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[VectorIndex, Floats, Floats]:
     vectors = clustered(5_010, 32, seed=3)
     path = tmp_path_factory.mktemp("graph") / "v.faiss"
-    write_vectors(path, vectors[:5_000], np.arange(5_000), identity(32), graph_threshold=100)
+    write_vectors(path, vectors[:5_000], np.arange(5_000), identity(32), precision=request.param, graph_threshold=100)
     return VectorIndex(path, 5_000, identity(32)), vectors[:5_000], vectors[5_000:]
 
 
@@ -148,7 +154,7 @@ def test_the_plan_follows_the_costs(opened: Callable[..., VectorIndex], monkeypa
     index = opened(clustered(30_000, 2, seed=1), graph_threshold=100_000)
     everything = index.prepare(None)
     assert index.plan(everything, 1, 100) is Plan.EXACT
-    monkeypatch.setattr(index, "_graph", object())
+    monkeypatch.setattr(index, "_links", 32)
     half = index.prepare(np.arange(30_000) % 2 == 0)
     assert half.gathered is not None
     assert index.plan(half, 1, 100) is Plan.EXACT
@@ -219,10 +225,6 @@ def test_an_unusable_vector_is_refused_by_row(fault: list[float], word: str, tmp
     with pytest.raises(VectorError, match=rf"row 14: .*{word}"):
         write_vectors(tmp_path / "v.faiss", vectors, np.array([11, 14, 20]), identity(3))
     assert list(tmp_path.iterdir()) == []
-    found = find_bad_vector(vectors)
-    assert found is not None
-    assert found[0] == 1
-    assert find_bad_vector(vectors[:1]) is None
 
 
 @pytest.mark.parametrize("rows", [[5, 5], [5, 4], [-1, 0], [0]])
@@ -285,11 +287,18 @@ def test_scores_are_cosines_not_distances(opened: Callable[..., VectorIndex]) ->
 @pytest.mark.parametrize("graph_threshold", [0, 10_000])
 @pytest.mark.parametrize("queries", [1, 16])
 @pytest.mark.parametrize("k", [10, 150])
+@pytest.mark.parametrize("precision", list(Precision))
 def test_among_equal_vectors_the_lowest_rows_win(
-    k: int, queries: int, graph_threshold: int, opened: Callable[..., VectorIndex], monkeypatch: pytest.MonkeyPatch
+    precision: Precision,
+    k: int,
+    queries: int,
+    graph_threshold: int,
+    opened: Callable[..., VectorIndex],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one = clustered(1, 64, seed=8)
-    index = opened(np.concatenate([clustered(300, 64, seed=2), np.tile(one, (1200, 1))]), graph_threshold=graph_threshold)
+    vectors = np.concatenate([clustered(300, 64, seed=2), np.tile(one, (1200, 1))])
+    index = opened(vectors, graph_threshold=graph_threshold, precision=precision)
     odd = np.arange(1500) % 2 == 1
     gathered = index.prepare(odd)
     monkeypatch.setattr(module, "GATHER_BYTES", 0)
@@ -331,12 +340,115 @@ def test_neither_batching_nor_the_filter_shows_in_a_score(
 
 
 @pytest.mark.parametrize("graph_threshold", [0, 10_000])
-def test_equal_input_gives_equal_bytes_and_a_rewrite_replaces_the_file(graph_threshold: int, tmp_path: Path) -> None:
-    vectors = clustered(300, 8, seed=9)
+@pytest.mark.parametrize("precision", list(Precision))
+@pytest.mark.parametrize("step", [1, 2])
+def test_equal_input_gives_equal_bytes_and_a_rewrite_replaces_the_files(
+    step: int, precision: Precision, graph_threshold: int, tmp_path: Path
+) -> None:
+    vectors, rows = clustered(300, 8, seed=9), np.arange(300) * step
     for name in ("a", "b", "a"):
-        write_vectors(tmp_path / name, vectors, np.arange(300) * 2, identity(8), graph_threshold=graph_threshold)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+        write_vectors(tmp_path / name, vectors, rows, identity(8), graph_threshold=graph_threshold, precision=precision)
+    names = ["a", "b"] if precision is Precision.FLOAT32 else ["a", "a.f32", "b", "b.f32"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    for name in names[: len(names) // 2]:
+        assert (tmp_path / name).read_bytes() == (tmp_path / name.replace("a", "b")).read_bytes()
+    write_vectors(tmp_path / "a", vectors, rows, identity(8))
+    assert not (tmp_path / "a.f32").exists()
+    (tmp_path / "a.f32").write_bytes(b"of no concern")
+    assert VectorIndex(tmp_path / "a", 600, identity(8)).count == 300
+
+
+@pytest.mark.parametrize("precision", [Precision.FLOAT16, Precision.SQ8])
+def test_no_precision_shows_in_a_score(precision: Precision, opened: Callable[..., VectorIndex]) -> None:
+    vectors, queries = clustered(3_000, 48, seed=5), clustered(8, 48, seed=6)
+    mask = np.arange(3_000) % 3 == 0
+    expected = opened(vectors).search(queries, [None] * 8, 100)
+    index = opened(vectors, precision=precision)
+    assert index.precision is precision
+    assert index.memory_bytes < vectors.nbytes * (0.6 if precision is Precision.FLOAT16 else 0.35)
+    for (rows, scores), (rows_2, scores_2) in zip(expected, index.search(queries, [None] * 8, 100), strict=True):
+        assert rows.tolist() == rows_2.tolist()
+        assert scores.tolist() == scores_2.tolist()
+    part = opened(vectors)
+    expected = part.search(queries, [part.prepare(mask)] * 8, 100)
+    index = opened(vectors, precision=precision)
+    for (rows, scores), (rows_2, scores_2) in zip(expected, index.search(queries, [index.prepare(mask)] * 8, 100), strict=True):
+        assert (rows.tolist(), scores.tolist()) == (rows_2.tolist(), scores_2.tolist())
+
+
+@pytest.mark.parametrize("precision", [Precision.FLOAT16, Precision.SQ8])
+def test_an_exact_search_is_exact_where_rounding_swaps_whole_neighbourhoods(
+    precision: Precision, opened: Callable[..., VectorIndex]
+) -> None:
+    # A thousand vectors closer to each other than what one byte a number can tell apart.
+    rng = np.random.default_rng(11)
+    centre = unit(rng.standard_normal((1, 64)))
+    crowd = unit(centre + 0.0005 * rng.standard_normal((1000, 64)))
+    vectors = np.concatenate([crowd, clustered(500, 64, seed=1)])
+    for query in unit(centre + 0.3 * rng.standard_normal((5, 64))):
+        index = opened(vectors, precision=precision)
+        rows, _ = index.search(query[None], [None], 10)[0]
+        scores = np.einsum("ij,j->i", vectors, query)
+        assert rows.tolist() == np.lexsort((np.arange(1500), -scores))[:10].tolist()
+
+
+def test_scored_rows_do_not_stay_mapped(opened: Callable[..., VectorIndex], monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = clustered(20_000, 128, seed=2)
+    index = opened(vectors, precision=Precision.SQ8)
+    touched = []
+    for query in vectors[:300]:
+        rows, _ = index.search(query[None], [None], 20)[0]
+        touched.append(rows)
+    assert len(np.unique(np.concatenate(touched))) > 2_000
+    assert mapped_bytes("vectors.faiss.f32") < vectors.nbytes / 2
+
+
+def mapped_bytes(name: str) -> int:
+    """Resident bytes of this process's mapping of the file `name`."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    sizes = [int(next(line for line in lines if line.startswith("Rss:")).split()[1]) for line in lines if name in line]
+    return 1024 * sum(sizes)
+
+
+def test_float32_vectors_of_another_write_are_refused(tmp_path: Path) -> None:
+    path, other = tmp_path / "v.faiss", tmp_path / "w.faiss"
+    write_vectors(path, clustered(50, 8, seed=1), np.arange(50), identity(8), precision=Precision.SQ8)
+    write_vectors(other, clustered(50, 8, seed=2), np.arange(50), identity(8), precision=Precision.SQ8)
+    raw = raw_path(path).read_bytes()
+    for damaged in (raw_path(other).read_bytes(), raw[:-1], raw[40:], b""):
+        raw_path(path).write_bytes(damaged)
+        with pytest.raises(CorruptIndexError):
+            VectorIndex(path, 50, identity(8))
+    raw_path(path).unlink()
+    with pytest.raises(CorruptIndexError):
+        VectorIndex(path, 50, identity(8))
+    raw_path(path).write_bytes(raw)
+    assert VectorIndex(path, 50, identity(8)).count == 50
+
+
+@pytest.mark.parametrize("kind", ["exact", "graph"])
+def test_files_of_the_first_format_are_still_read(kind: str, tmp_path: Path) -> None:
+    vectors, rows = clustered(200, 8, seed=3), np.arange(200) * 3
+    inner = faiss.IndexFlatIP(8) if kind == "exact" else faiss.IndexHNSWFlat(8, 16, faiss.METRIC_INNER_PRODUCT)
+    index = faiss.IndexIDMap(inner)
+    index.add_with_ids(vectors, rows)
+    path = tmp_path / "v.faiss"
+    faiss.write_index(index, str(path))
+    trailer = json.dumps({"format": 1, "identity": asdict(identity(8)), "count": 200, "kind": kind}, sort_keys=True).encode()
+    with path.open("ab") as file:
+        file.write(trailer + len(trailer).to_bytes(8, "little") + b"RAYCVEC\x01")
+    opened = VectorIndex(path, 600, identity(8))
+    for row in (0, 100, 199):
+        found, _ = opened.search(vectors[row : row + 1], [None], 1)[0]
+        assert found.tolist() == [3 * row]
+
+
+def test_a_format_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "v.faiss"
+    trailer = json.dumps({"format": 3}).encode()
+    path.write_bytes(trailer + len(trailer).to_bytes(8, "little") + b"RAYCVEC\x01")
+    with pytest.raises(CorruptIndexError, match="format 3"):
+        VectorIndex(path, 4, identity(4))
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:

@@ -25,11 +25,17 @@ def find_faults(vectors: Floats) -> dict[int, str]:
     return {int(position): _fault(vectors[position]) for position in np.flatnonzero(bad)}
 
 
+def find_faults_for(identity: VectorIdentity, vectors: Floats) -> dict[int, str]:
+    """As `find_faults`, with wrong dimensions for every row where `vectors`, of shape (n, d), are not of `identity`."""
+    if vectors.shape[1:] != (identity.dimensions,):
+        size = "x".join(str(size) for size in vectors.shape[1:])
+        return dict.fromkeys(range(len(vectors)), f"has {size} dimensions, {identity.key} has {identity.dimensions}")
+    return find_faults(vectors)
+
+
 def find_fault(vector: Floats, identity: VectorIdentity) -> str | None:
     """Why one vector, float32 of any shape, cannot be one of `identity`; None when it can."""
-    if vector.shape != (identity.dimensions,):
-        return f"has {'x'.join(map(str, vector.shape))} dimensions, {identity.key} has {identity.dimensions}"
-    return find_faults(vector[None]).get(0)
+    return find_faults_for(identity, vector[None]).get(0)
 
 
 def _fault(row: Floats) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster.ports import Embedder, VectorCache
+from cluster.unit_vectors import find_faults_for
 
 Floats = npt.NDArray[np.float32]
 
@@ -97,8 +98,9 @@ def embed_cached(
 ) -> CachedVectors:
     """The vectors of `texts` (content hash -> text): from the cache, the rest computed and stored in it in checkpoints.
 
-    A text without a vector is in no cache, so that it is tried again next time. `progress` is told the texts done so far.
-    Raises EmbedderError when the embedder is gone; what it had embedded until then is cached.
+    A text without a vector, or whose vector is unusable (NaN, infinite, zero, not of length 1, of other dimensions), is in no
+    cache, so that it is tried again next time; those beside it are kept. `progress` is told the texts done so far. Raises
+    EmbedderError when the embedder is gone; what it had embedded until then is cached.
     """
     vectors: dict[str, Floats] = {}
     failures: dict[str, str] = {}
@@ -108,13 +110,21 @@ def embed_cached(
         vectors.update(cache.get(embedder.identity, block))
         wanted = [key for key in block if key not in vectors]
         if wanted:
-            report = report_on(embedder, [texts[key] for key in wanted])
-            fresh = {key: report.vectors[row] for row, key in enumerate(wanted) if row not in report.failures}
+            fresh, faults = _usable(embedder, wanted, [texts[key] for key in wanted])
             cache.put(embedder.identity, fresh)
             vectors.update(fresh)
-            failures.update({wanted[row]: reason for row, reason in report.failures.items()})
+            failures.update(faults)
         progress(start + len(block))
     return CachedVectors(vectors=vectors, failures=failures)
+
+
+def _usable(embedder: Embedder, keys: Sequence[str], texts: Sequence[str]) -> tuple[dict[str, Floats], dict[str, str]]:
+    """The vectors of `texts` by their keys, and why the others have none."""
+    report = report_on(embedder, texts)
+    faults = {row: f"the vector {fault}" for row, fault in find_faults_for(embedder.identity, report.vectors).items()}
+    faults.update(report.failures)
+    fresh = {key: report.vectors[row] for row, key in enumerate(keys) if row not in faults}
+    return fresh, {keys[row]: reason for row, reason in faults.items()}
 
 
 def report_on(embedder: Embedder, texts: Sequence[str]) -> EmbedReport:

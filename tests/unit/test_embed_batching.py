@@ -67,3 +67,26 @@ def test_texts_without_a_vector_are_absent_and_tried_again() -> None:
         assert list(result.vectors) == ["h1"]
         assert list(result.failures) == ["h2"]
     assert list(cache.get(embedder.identity, ["h1", "h2"])) == ["h1"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [([0, 0], "all zeros"), ([np.inf, 0], "infinity"), ([np.nan, 0], "no vector"), ([3, 4], "length 5")],
+)
+def test_a_batch_keeps_its_good_vectors_beside_an_unusable_one(fault: list[float], words: str) -> None:
+    embedder, cache = Plain(), MemoryVectorCache()
+    embedder.embed = lambda texts: np.array([fault if text == "?" else [1, 0] for text in texts], np.float32)  # type: ignore[method-assign]
+    result = embed_cached(embedder, cache, {"h1": "a", "h2": "?", "h3": "b"})  # type: ignore[arg-type]
+    assert list(result.vectors) == ["h1", "h3"]
+    assert list(result.failures) == ["h2"]
+    assert words in result.failures["h2"]
+    assert list(cache.get(embedder.identity, ["h1", "h2", "h3"])) == ["h1", "h3"]
+
+
+def test_vectors_of_other_dimensions_than_the_models_are_refused_with_both_sizes() -> None:
+    embedder, cache = Plain(), MemoryVectorCache()
+    embedder.embed = lambda texts: np.ones((len(texts), 3), np.float32)  # type: ignore[method-assign]
+    result = embed_cached(embedder, cache, {"h1": "a"})  # type: ignore[arg-type]
+    assert not result.vectors
+    assert "3 dimensions" in result.failures["h1"]
+    assert f"{embedder.identity.key} has 2" in result.failures["h1"]

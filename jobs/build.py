@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from cluster.embed.node_text import embedding_hash, embedding_text
 from cluster.errors import VectorError
 from cluster.generations import generation_id
 from cluster.index.rows import rows_table, write_rows
@@ -21,7 +22,6 @@ from cluster.model.nodes import Node
 from cluster.placement import bucket_count, bucket_of
 from cluster.ports import GraphStore, VectorCache
 from cluster.storage import GenerationStore, checksums, link_tree
-from jobs.embed import embedding_hash, embedding_text
 
 log = logging.getLogger(__name__)
 

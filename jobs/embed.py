@@ -1,4 +1,4 @@
-"""Which text of a node is embedded, and filling the vector cache with it."""
+"""Filling the vector cache with the texts of nodes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from cluster.embed.batching import embed_cached
+from cluster.embed.node_text import embedding_text
 from cluster.model.ids import content_hash
 from cluster.model.nodes import Node
 from cluster.ports import Embedder, VectorCache
@@ -14,19 +15,6 @@ log = logging.getLogger(__name__)
 
 #: Texts that are embedded before their vectors are let go.
 BLOCK = 4096
-
-#: Text properties in the order in which they are embedded: what names the node first, since models cut long texts at the end.
-EMBEDDED_PROPERTIES = ("title", "symbol", "path", "summary", "content")
-
-
-def embedding_text(node: Node) -> str:
-    """The node's text as the embedder reads it, one property a line."""
-    return "\n".join(text for name in EMBEDDED_PROPERTIES if (text := node.text.get(name, "").strip()))
-
-
-def embedding_hash(node: Node) -> str:
-    """The content hash that the node's vector is cached by."""
-    return content_hash(embedding_text(node))
 
 
 def fill_cache(

@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from cluster.embed.node_text import embedding_hash
 from cluster.errors import CorruptIndexError, NotFoundError
 from cluster.model.manifest import Manifest, VectorIdentity
 from cluster.model.nodes import Node
 from cluster.ports import Clock, Embedder
 from jobs.build import LEXICAL_PART, VECTOR_PART, Builder, intact, lexical_fingerprint, searchable, vector_fingerprint
-from jobs.embed import embedding_hash, fill_cache
+from jobs.embed import fill_cache
 
 log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from cluster.embed.node_text import embedding_hash
 from cluster.errors import EmbedderError, VectorError
 from cluster.graph.memory import MemoryGraphStore
 from cluster.index.rows import read_rows
@@ -16,7 +17,6 @@ from cluster.model.nodes import Node, Scope, Store
 from cluster.ports import WriteBatch
 from cluster.storage import GenerationStore, verify
 from jobs.build import Builder
-from jobs.embed import embedding_hash
 from jobs.reindex import INLINE_TEXTS, Reindexer
 
 FIRST = VectorIdentity(provider="test", model="first", dimensions=4)

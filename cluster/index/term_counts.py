@@ -6,6 +6,7 @@ term's rows are counted against it in some 20 us.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ def row_bits(mask: npt.NDArray[np.bool_]) -> Any:
 
 
 class TermCounts:
-    """Counts of the terms of one open index, which is one segment."""
+    """Counts of the terms of one open reader."""
 
     def __init__(self, reader: Any, rows: int) -> None:
         self._rows = rows
@@ -43,12 +44,25 @@ class TermCounts:
 
     def count_within(self, term: str, allowed: Any) -> int:
         """Rows with `term` among those of the bit set `allowed`."""
-        if not self._seek(term):
-            return 0
-        self._postings = self._terms.postings(self._postings, _ROWS_ALONE)
         self._found.clear(0, self._rows)
-        getattr(self._found, "or")(self._postings)
+        return self.gathered_within(allowed) if self._mark(term) else 0
+
+    def gather(self, terms: Iterable[str]) -> None:
+        """Marks the rows with any of `terms`, for `gathered_within`."""
+        self._found.clear(0, self._rows)
+        for term in terms:
+            self._mark(term)
+
+    def gathered_within(self, allowed: Any) -> int:
+        """Rows that the last `gather` marked among those of the bit set `allowed`."""
         return int(jvm.java().FixedBitSet.intersectionCount(self._found, allowed))
+
+    def _mark(self, term: str) -> bool:
+        if not self._seek(term):
+            return False
+        self._postings = self._terms.postings(self._postings, _ROWS_ALONE)
+        getattr(self._found, "or")(self._postings)
+        return True
 
     def _seek(self, term: str) -> bool:
         if self._terms is None:

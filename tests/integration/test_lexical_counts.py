@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cluster.guards import allows, search_guard
-from cluster.index import lexical
+from cluster.index import lexical_search
 from cluster.index.analysis import MAX_COUNTED_TERMS, countable_terms, runs
 from cluster.index.term_counts import TermCounts
 from cluster.model.guard import Guard, In
@@ -85,8 +85,8 @@ def test_a_huge_question_costs_a_bounded_number_of_counts_and_is_answered_alike_
 def test_what_is_remembered_of_guards_is_bounded_and_forgotten_without_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lexical, "_FREQUENCIES", 100)
-    monkeypatch.setattr(lexical, "_SELECTIONS", 8)
+    monkeypatch.setattr(lexical_search, "_FREQUENCIES", 100)
+    monkeypatch.setattr(lexical_search, "_SELECTIONS", 8)
     nodes = tagged(random.Random(3), real_texts(40))
     terms, _ = countable_terms(analyse(" ".join(node.text["content"] for node in nodes)))
     guards = [search_guard(make_agent("iris", teams=frozenset({f"team{number}"}))) for number in range(20)]

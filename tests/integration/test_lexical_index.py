@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cluster.errors import CorruptIndexError, UnavailableError
-from cluster.index import jvm, lexical
+from cluster.index import jvm, lexical_writer
 from cluster.index.lexical import LexicalIndex, build_lexical
 from cluster.index.rows import rows_table
 from cluster.model.nodes import Node
@@ -23,7 +23,7 @@ def chunks(*texts: str) -> list[Node]:
 
 
 def test_rows_keep_their_order_however_many_segments_are_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lexical, "_BUILD_BUFFER_MB", 0.1)
+    monkeypatch.setattr(lexical_writer, "_BUFFER_MB", 0.1)
     nodes = chunks(*(f"all row{number} " + " ".join(f"w{number * 7 + place}" for place in range(60)) for number in range(600)))
     segments: set[str] = set()
 

@@ -73,7 +73,14 @@ class Shards:
     vector_actors: int = _setting(1, "Actors that hold the vectors.", low=1, high=256)
     target_rows_per_bucket: int = _setting(50_000, "A project is cut into ceil(rows / this) buckets.", low=1, high=100_000_000)
     jvm_heap_bytes: int = _setting(512 * _MIB, "Largest heap of a lexical actor's JVM.", low=64 * _MIB, high=1024**4)
-    vector_threads: int = _setting(1, "Threads of one vector actor.", low=1, high=256)
+    vector_threads: int = _setting(
+        0, "Threads of one vector actor. 0 shares the CPUs out among all actors of shards.", low=0, high=256
+    )
+    vector_precision: str = _setting(
+        "auto",
+        "Vectors in memory; scores are float32's. auto: float16 above 100,000 rows of a project, sq8 (a byte) above 400,000.",
+        choices=("auto", "float32", "float16", "sq8"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,27 +8,45 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from cluster.embed.node_text import embedding_hash, embedding_text
-from cluster.errors import VectorError
 from cluster.generations import generation_id
 from cluster.index.rows import rows_table, write_rows
+from cluster.index.vector_file import FORMAT, Precision, choose_precision
 from cluster.model.guard import LIST_COLUMNS, SCALAR_COLUMNS, All, In, IsNull
 from cluster.model.manifest import Bucket, Manifest, VectorIdentity
 from cluster.model.nodes import Node
 from cluster.placement import bucket_count, bucket_of
 from cluster.ports import GraphStore, VectorCache
 from cluster.storage import GenerationStore, checksums, link_tree
+from cluster.unit_vectors import find_faults_for
 
 log = logging.getLogger(__name__)
 
 #: Writes a Lucene directory for the nodes in their order and returns the token count of each, int32 of shape (len(nodes),).
 BuildLexical = Callable[[Path, Sequence[Node]], npt.NDArray[np.int32]]
-#: Writes the FAISS file: path, unit vectors float32 (n, d), their row numbers (n,), identity.
-WriteVectors = Callable[[Path, npt.NDArray[np.float32], npt.NDArray[np.int64], VectorIdentity], None]
+
+
+class WriteVectors(Protocol):
+    """Writes the FAISS file at `path`, and what belongs beside it: unit vectors float32 (n, d), their row numbers (n,)."""
+
+    def __call__(
+        self,
+        path: Path,
+        vectors: npt.NDArray[np.float32],
+        rows: npt.NDArray[np.int64],
+        identity: VectorIdentity,
+        *,
+        precision: Precision,
+    ) -> None: ...
+
+
+#: Nodes with an unusable vector that one record of the log names.
+NAMED_NODES = 20
 
 LEXICAL_PART = "lexical"
 VECTOR_PART = "vector"
@@ -45,20 +63,25 @@ class Builder:
     write_vectors: WriteVectors
     analyzer: str
     target_rows: int
+    #: "auto" or a Precision; see `choose_precision`.
+    precision: str = "auto"
 
     def build(self, account: str, project: str, identity: VectorIdentity, now: int, previous: Manifest | None) -> Manifest:
         """Builds and finishes one generation after `previous`, not yet published. The caller holds the project's build lock.
 
         A part of a bucket whose inputs did not change since the served generation is linked from it. Rows without a cached
-        vector are left to their words. The watermark is read before the rows: a write in between is built again, never lost.
+        vector are left to their words, and so are, with their node in the log, those whose vector cannot be used. The watermark
+        is read before the rows: a write in between is built again, never lost.
         """
         self.generations.discard_unfinished(project)
         watermark = self.store.revision()
         buckets = self.partition(searchable(self.store, account, project))
         generation = generation_id(now, secrets.token_hex(4))
         with self.generations.building(project, generation) as part:
+            precision = self.precision_of(buckets)
             built = tuple(
-                self._bucket(part / f"b{number:04d}", nodes, identity, previous) for number, nodes in enumerate(buckets)
+                self._bucket(part / f"b{number:04d}", nodes, identity, precision, previous)
+                for number, nodes in enumerate(buckets)
             )
             manifest = Manifest(
                 generation=generation,
@@ -86,12 +109,39 @@ class Builder:
             buckets[bucket_of(node.id, count)].append(node)
         return buckets
 
-    def _bucket(self, folder: Path, nodes: list[Node], identity: VectorIdentity, previous: Manifest | None) -> Bucket:
+    def precision_of(self, buckets: Sequence[Sequence[Node]]) -> Precision:
+        """How the vectors of a project with these buckets are kept."""
+        return choose_precision(self.precision, sum(map(len, buckets)))
+
+    def usable_vectors(
+        self, nodes: Sequence[Node], hashes: Sequence[str], identity: VectorIdentity
+    ) -> dict[str, npt.NDArray[np.float32]]:
+        """The cached vectors among `hashes`, those of `nodes`. One that cannot be used is left out and its node named in the
+        log: the rest of its bucket is built, and it is found by its words."""
+        known = self.vectors.get(identity, hashes)
+        faults = _faults(known, identity)
+        if faults:
+            named = {node.id: faults[key] for node, key in zip(nodes, hashes, strict=True) if key in faults}
+            log.error(
+                "%d nodes have a vector that cannot be used; they are found by their words alone",
+                len(named),
+                extra={"action": "vectors_refused", "nodes": dict(list(named.items())[:NAMED_NODES]), "count": len(named)},
+            )
+        return {key: vector for key, vector in known.items() if key not in faults}
+
+    def _bucket(
+        self,
+        folder: Path,
+        nodes: list[Node],
+        identity: VectorIdentity,
+        precision: Precision,
+        previous: Manifest | None,
+    ) -> Bucket:
         folder.mkdir()
         hashes = [embedding_hash(node) for node in nodes]
-        known = self.vectors.get(identity, hashes)
+        known = self.usable_vectors(nodes, hashes, identity)
         lexical_key = lexical_fingerprint(nodes, self.analyzer)
-        vector_key = vector_fingerprint(nodes, hashes, identity, known)
+        vector_key = vector_fingerprint(nodes, hashes, identity, precision, known)
         old, old_folder = self._served_bucket(previous, folder.name)
         if old is not None and old.lexical_fingerprint == lexical_key and intact(old_folder, old, LEXICAL_PART):
             link_tree(old_folder / LEXICAL_PART, folder / LEXICAL_PART)
@@ -101,9 +151,9 @@ class Builder:
         if old is not None and old.vector_fingerprint == vector_key and intact(old_folder, old, VECTOR_PART):
             link_tree(old_folder / VECTOR_PART, folder / VECTOR_PART)
         else:
-            vectors = _stacked(nodes, hashes, rows, identity, known)
+            vectors = _stacked(hashes, rows, identity, known)
             (folder / VECTOR_PART).mkdir()
-            self.write_vectors(folder / VECTOR_PART / "vectors.faiss", vectors, rows, identity)
+            self.write_vectors(folder / VECTOR_PART / "vectors.faiss", vectors, rows, identity, precision=precision)
         return Bucket(
             name=folder.name,
             rows=len(nodes),
@@ -125,8 +175,19 @@ class Builder:
         write_rows(target / "rows.parquet", rows_table(nodes, tokens))
 
 
+def _faults(known: dict[str, npt.NDArray[np.float32]], identity: VectorIdentity) -> dict[str, str]:
+    """Why a vector cannot be used, by its hash; only those are in it."""
+    faults: dict[str, str] = {}
+    sizes: dict[tuple[int, ...], list[str]] = {}
+    for key, vector in known.items():
+        sizes.setdefault(vector.shape, []).append(key)
+    for keys in sizes.values():
+        found = find_faults_for(identity, np.stack([known[key] for key in keys]))
+        faults.update({keys[place]: fault for place, fault in found.items()})
+    return faults
+
+
 def _stacked(
-    nodes: Sequence[Node],
     hashes: Sequence[str],
     rows: npt.NDArray[np.int64],
     identity: VectorIdentity,
@@ -134,11 +195,7 @@ def _stacked(
 ) -> npt.NDArray[np.float32]:
     vectors = np.zeros((len(rows), identity.dimensions), dtype=np.float32)
     for place, row in enumerate(rows):
-        vector = known[hashes[row]]
-        if vector.shape != (identity.dimensions,):
-            sizes = f"{vector.shape[0]} dimensions, {identity.key} has {identity.dimensions}"
-            raise VectorError(f"node {nodes[row].id} has a vector of {sizes}")
-        vectors[place] = vector
+        vectors[place] = known[hashes[row]]
     return vectors
 
 
@@ -173,10 +230,11 @@ def vector_fingerprint(
     nodes: Sequence[Node],
     hashes: Sequence[str],
     identity: VectorIdentity,
+    precision: Precision,
     known: dict[str, npt.NDArray[np.float32]],
 ) -> str:
-    """Hash of all that the vector file is made from: which rows have a vector of which text, under which identity."""
-    digest = hashlib.blake2b(identity.key.encode(), digest_size=16)
+    """Hash of all that the vector files are made from: which rows have a vector of which text, and how they are written."""
+    digest = hashlib.blake2b(f"{identity.key} {precision} {FORMAT}\n".encode(), digest_size=16)
     for node, key in zip(nodes, hashes, strict=True):
         digest.update(f"{node.id} {key if key in known else '-'}\n".encode())
     return digest.hexdigest()

@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 
 #: Texts that are embedded before their vectors are let go.
 BLOCK = 4096
+#: Nodes without a vector that one record of the log names, one for each text.
+NAMED_NODES = 20
 
 
 def fill_cache(
@@ -23,12 +25,18 @@ def fill_cache(
     cache: VectorCache,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Mapping[str, str]:
-    """Embeds what the cache lacks; returns why each text that has no vector has none, by content hash.
+    """Embeds what the cache lacks; returns why each text that has no vector has none, by content hash. The log names the nodes.
 
     `progress` is told how many distinct texts are done, and of how many. Raises EmbedderError when the embedder is gone; what
     was embedded until then is kept, so a later run goes on from there.
     """
-    texts = {content_hash(text): text for node in nodes if (text := embedding_text(node))}
+    texts: dict[str, str] = {}
+    owners: dict[str, str] = {}
+    for node in nodes:
+        if text := embedding_text(node):
+            key = content_hash(text)
+            texts[key] = text
+            owners.setdefault(key, node.id)
     failures: dict[str, str] = {}
     hashes = list(texts)
     for start in range(0, len(hashes), BLOCK):
@@ -36,8 +44,8 @@ def fill_cache(
         block = {key: texts[key] for key in hashes[start : start + BLOCK]}
         failures |= embed_cached(embedder, cache, block, _after(start, len(hashes), progress)).failures
     if failures:
-        reasons = sorted(set(failures.values()))[:3]
-        extra = {"action": "texts_without_vector", "texts": len(failures), "reasons": reasons}
+        named = {owners[key]: reason for key, reason in list(failures.items())[:NAMED_NODES]}
+        extra = {"action": "texts_without_vector", "texts": len(failures), "nodes": named}
         log.warning("some texts have no vector; they are found by their words alone", extra=extra)
     return failures
 

@@ -112,12 +112,13 @@ class Reindexer:
         buckets = self.builder.partition(searchable(self.builder.store, served.account, served.project))
         if len(buckets) != len(served.buckets):
             return False
+        precision = self.builder.precision_of(buckets)
         for nodes, bucket in zip(buckets, served.buckets, strict=True):
             hashes = [embedding_hash(node) for node in nodes]
-            known = self.builder.vectors.get(identity, hashes)
+            known = self.builder.usable_vectors(nodes, hashes, identity)
             if bucket.lexical_fingerprint != lexical_fingerprint(nodes, served.analyzer):
                 return False
-            if bucket.vector_fingerprint != vector_fingerprint(nodes, hashes, identity, known):
+            if bucket.vector_fingerprint != vector_fingerprint(nodes, hashes, identity, precision, known):
                 return False
             folder = self.builder.generations.folder(served.project, served.generation) / bucket.name
             if not (intact(folder, bucket, LEXICAL_PART) and intact(folder, bucket, VECTOR_PART)):

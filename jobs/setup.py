@@ -40,6 +40,11 @@ def generations_root(config: Config) -> Path:
     return config.data_dir / "generations"
 
 
+def vectors_path(config: Config) -> Path:
+    """The file of the vector cache."""
+    return config.data_dir / "vectors.sqlite"
+
+
 def progress_folder(config: Config) -> Path:
     """The folder of the jobs' progress files."""
     return config.data_dir / "progress"
@@ -124,7 +129,7 @@ def reindexer(config: Config) -> Iterator[Reindexer]:
 
     reading = analysis(config.lexical.analyzer)
     store = open_store(config)
-    cache = SqliteVectorCache(config.data_dir / "vectors.sqlite")
+    cache = SqliteVectorCache(vectors_path(config))
     try:
         first, target = first_and_target(config, threads_for(config), config.embed.timeout_s)
         builder = Builder(
@@ -135,6 +140,7 @@ def reindexer(config: Config) -> Iterator[Reindexer]:
             write_vectors=write_vectors,
             analyzer=reading.version,
             target_rows=config.shards.target_rows_per_bucket,
+            precision=config.shards.vector_precision,
         )
         yield Reindexer(builder=builder, first=first, target=target, clock=SystemClock())
     finally:

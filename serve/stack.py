@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from actors.opening import Source
 from actors.remote import (
     LexicalShardActor,
     RaySettings,
@@ -25,11 +26,12 @@ from actors.remote import (
 from cluster.config import Config
 from cluster.errors import UnavailableError
 from jobs.remote import Task, start_task
-from jobs.setup import generations_root, log_file
+from jobs.setup import generations_root, graph_path, log_file, vectors_path
 from jobs.tasks import refine
 from serve import machine
 from serve.deployment import ha_proxy_problem, ingress_environment, start_serving
 from serve.replica import build_app, lexical_names, vector_names
+from serve.threads import cpus_of, shard_threads, thread_environment
 
 #: Seconds that the application has to answer its health check after it was deployed.
 READY_TIMEOUT_S = 60.0
@@ -41,10 +43,15 @@ def running_ray(config: Config, run_dir: Path, environment: dict[str, str]) -> I
     machine.end_leftovers(run_dir)
     machine.make_run_dir(run_dir)
     settings = RaySettings(
-        num_cpus=config.ray.num_cpus or os.cpu_count() or 1,
+        num_cpus=cpus_of(config),
         object_store_bytes=config.ray.object_store_memory_bytes,
         temp_dir=Path(config.ray.temp_dir) if config.ray.temp_dir else run_dir / "ray",
-        environment={"RAY_USAGE_STATS_ENABLED": "0", **machine.marked(run_dir), **environment},
+        environment={
+            "RAY_USAGE_STATS_ENABLED": "0",
+            **thread_environment(config, os.environ),
+            **machine.marked(run_dir),
+            **environment,
+        },
     )
     try:
         start_ray(settings)
@@ -63,11 +70,14 @@ def start_all_shards(config: Config) -> None:
     common = ShardSettings(
         root=generations_root(config).resolve(),
         shards=lexical,
+        source=Source(graph=graph_path(config).resolve(), account=config.account),
+        vectors=vectors_path(config).resolve(),
+        delta_rows=config.delta.max_rows,
         logs=log_file(config, "shard").parent,
         log_level=config.log.level,
         log_format=config.log.format,
         heap_mib=config.shards.jvm_heap_bytes // 1024**2,
-        threads=config.shards.vector_threads,
+        threads=shard_threads(config),
         analyzer=config.lexical.analyzer,
     )
     start_shards(LexicalShardActor, lexical, common)

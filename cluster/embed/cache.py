@@ -107,7 +107,13 @@ class SqliteVectorCache:
                 (identity.key, json.dumps(list(hashes))),
             ).fetchall()
         size = 4 * identity.dimensions
-        return {key: np.frombuffer(raw, dtype="<f4") for key, raw in rows if len(raw) == size}
+        whole = [(key, raw) for key, raw in rows if len(raw) == size]
+        vectors = np.frombuffer(b"".join(raw for _, raw in whole), dtype="<f4").reshape(len(whole), identity.dimensions)
+        # What `put` would refuse is damage, and as good as absent: it is embedded again.
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = np.einsum("ij,ij->i", vectors, vectors)
+        sound = np.isfinite(squares) & (squares > 0)
+        return {key: vector for (key, _), vector, good in zip(whole, vectors, sound.tolist(), strict=True) if good}
 
     def put(self, identity: VectorIdentity, vectors: Mapping[str, Floats]) -> None:
         """See `VectorCache.put`: all or, with VectorError naming the hash, none."""

@@ -161,3 +161,18 @@ def test_a_path_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "vectors.sqlite").mkdir()
     with pytest.raises(UnavailableError):
         SqliteVectorCache(tmp_path / "vectors.sqlite")
+
+
+@pytest.mark.parametrize("raw", [[np.nan, 1, 1, 1], [np.inf, 0, 0, 0], [0, 0, 0, 0]])
+def test_a_damaged_vector_is_as_good_as_absent(raw: list[float], tmp_path: Path) -> None:
+    path = tmp_path / "vectors.sqlite"
+    cache = SqliteVectorCache(path)
+    cache.put(ONE, {"a": vector(1), "b": vector(2)})
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("UPDATE vectors SET vector = ? WHERE hash = 'a'", (np.array(raw, "<f4").tobytes(),))
+    connection.close()
+    assert list(cache.get(ONE, ["a", "b"])) == ["b"]
+    cache.put(ONE, {"a": vector(3)})
+    assert sorted(cache.get(ONE, ["a", "b"])) == ["a", "b"]
+    cache.close()

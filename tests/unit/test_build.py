@@ -9,9 +9,11 @@ import numpy.typing as npt
 import pytest
 
 from cluster.embed.node_text import embedding_hash
-from cluster.errors import EmbedderError, VectorError
+from cluster.errors import EmbedderError
 from cluster.graph.memory import MemoryGraphStore
+from cluster.index import vector_file
 from cluster.index.rows import read_rows
+from cluster.index.vector_file import Precision
 from cluster.model.manifest import Manifest, VectorIdentity
 from cluster.model.nodes import Node, Scope, Store
 from cluster.ports import WriteBatch
@@ -99,9 +101,15 @@ class World:
         return np.array([len(node.text["content"].split()) for node in nodes], dtype=np.int32)
 
     def _write_vectors(
-        self, path: Path, _vectors: npt.NDArray[np.float32], rows: npt.NDArray[np.int64], identity: VectorIdentity
+        self,
+        path: Path,
+        vectors: npt.NDArray[np.float32],
+        rows: npt.NDArray[np.int64],
+        identity: VectorIdentity,
+        *,
+        precision: Precision,
     ) -> None:
-        path.write_text(f"{identity.key} {rows.tolist()}")
+        path.write_text(f"{identity.key} {rows.tolist()} {precision}")
         self.vector_writes.append((rows.tolist(), identity.key))
 
     def add(self, *names: str, scope: Scope | None = None) -> None:
@@ -232,12 +240,64 @@ def test_an_empty_project_has_a_generation_without_rows(world: World) -> None:
     assert (manifest.rows, len(manifest.buckets)) == (0, 1)
 
 
-def test_a_cached_vector_of_the_wrong_size_is_refused_with_the_nodes_id(world: World) -> None:
-    world.add("a")
-    node = next(iter(world.store.get_nodes(["a"]).values()))
-    world.cache.put(FIRST, {embedding_hash(node): np.ones(3, dtype=np.float32)})
-    with pytest.raises(VectorError, match=r"node a .* 3 dimensions"):
-        world.publish()
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ([1, 1, 1], "3 dimensions"),
+        ([np.nan, 0, 0, 0], "NaN"),
+        ([np.inf, 0, 0, 0], "infinity"),
+        ([0, 0, 0, 0], "zeros"),
+        ([2, 0, 0, 0], "length 2"),
+    ],
+)
+def test_an_unusable_vector_is_refused_with_the_nodes_id_and_costs_that_node_alone(
+    fault: list[float], words: str, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.add("a", "b", "c")
+    node = world.store.get_nodes(["b"])["b"]
+    world.cache.put(FIRST, {embedding_hash(node): np.array(fault, dtype=np.float32)})
+    manifest = world.publish()
+    assert (manifest.rows, manifest.vectors) == (3, 2)
+    assert world.vector_writes == [([0, 2], FIRST.key)]
+    assert world.ids(manifest) == ["a", "b", "c"]
+    (record,) = [record for record in caplog.records if getattr(record, "action", "") == "vectors_refused"]
+    assert list(record.nodes) == ["b"]  # type: ignore[attr-defined]
+    assert words in record.nodes["b"]  # type: ignore[attr-defined]
+    assert world.publish() == manifest, "what is left out is no change"
+
+
+def test_a_text_without_a_vector_is_reported_by_its_node(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.add("a", "unknown")
+    world.publish()
+    (record,) = [record for record in caplog.records if getattr(record, "action", "") == "texts_without_vector"]
+    assert list(record.nodes) == ["unknown"]  # type: ignore[attr-defined]
+
+
+def test_another_precision_rebuilds_the_vectors_and_nothing_else(world: World) -> None:
+    world.add("a", "b")
+    first = world.publish()
+    for precision in ("float32", "sq8"):
+        world.jobs = replace(world.jobs, builder=replace(world.jobs.builder, precision=precision))
+        second = world.publish()
+        # "auto" is float32 for so few rows.
+        assert (second.generation != first.generation) == (precision == "sq8")
+    assert len(world.vector_writes) == 2
+    assert len(world.lexical_builds) == 1
+    folder = world.generations.folder("demo", second.generation)
+    assert (folder / "b0000" / "vector" / "vectors.faiss").read_text().endswith("sq8")
+    verify(folder, second)
+
+
+def test_a_project_that_outgrows_a_precision_gets_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_file, "FLOAT16_ABOVE", 2)
+    monkeypatch.setattr(vector_file, "SQ8_ABOVE", 60)
+    used = []
+    for names in (["a", "b"], ["c"], [f"n{number:03d}" for number in range(100)]):
+        world.add(*names)
+        manifest = world.publish()
+        folder = world.generations.folder("demo", manifest.generation)
+        used.append({(folder / b.name / "vector" / "vectors.faiss").read_text().split()[-1] for b in manifest.buckets})
+    assert used == [{"float32"}, {"float16"}, {"sq8"}], "one for all buckets of a project"
 
 
 def test_another_analyzer_rebuilds_everything(world: World) -> None:

@@ -13,7 +13,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # Through the environment, and unexpanded: no character of a folder's name means anything to make or to the shell.
 export INDEX_FOLDER := $(value REPO)
 
-.PHONY: help install run test test-unit test-contract test-integration test-acceptance check format docs golden bench lock clean neo4j
+.PHONY: help install run test test-unit test-contract test-integration test-acceptance check format docs golden bench bench-conformance lock clean neo4j
 
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -73,9 +73,20 @@ golden: install ## Write the files of tests/golden that are written by tests ane
 bench: install ## Measure, and print one JSON object of ratios
 	$(BIN)/python -m benchmarks.run
 
+# COLLECTIONS: folders with corpus.jsonl, queries.jsonl and qrels.tsv.
+bench-conformance: install benchmarks/conformance/.venv/.installed ## Compare rankings with pyserini's LuceneSearcher on COLLECTIONS
+	$(BIN)/python -m benchmarks.conformance.run benchmarks/conformance/.venv/bin/python $(COLLECTIONS)
+
+benchmarks/conformance/.venv/.installed: benchmarks/conformance/requirements.lock | $(UV)
+	$(UV) venv --quiet --allow-existing --python 3.11 benchmarks/conformance/.venv
+	VIRTUAL_ENV=benchmarks/conformance/.venv $(UV) pip sync --no-config --quiet benchmarks/conformance/requirements.lock
+	@touch $@
+
 lock: | $(UV) ## Renew requirements.lock from pyproject.toml
 	$(UV) pip compile --quiet --universal --generate-hashes --extra dev --custom-compile-command "make lock" \
 		pyproject.toml --output-file requirements.lock
+	$(UV) pip compile --no-config --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
+		benchmarks/conformance/requirements.in --output-file benchmarks/conformance/requirements.lock
 
 neo4j: install ## Fetch Neo4j Community (Java 17 or 21, Maven) and run it on NEO4J_PORT (7687); Ctrl-C stops it
 	@$(BIN)/python -m deploy.neo4j.server "--port=$(NEO4J_PORT)"

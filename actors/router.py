@@ -103,6 +103,14 @@ class Router:
         """project -> manifest of the generation that new queries are pinned to."""
         return self._served
 
+    def manifest(self, project: str, generation: str) -> Manifest | None:
+        """The manifest of a generation that queries may still be pinned to; None when it is gone, or of another account."""
+        try:
+            manifest = self._manifest(project, generation)
+        except ShardError:
+            return None
+        return manifest if manifest.account == self._account else None
+
     async def refresh(self) -> list[str]:
         """Looks for newly published generations, has the shards open them, then swaps the view; returns the projects swapped.
 

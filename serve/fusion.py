@@ -49,6 +49,11 @@ class Candidate(NamedTuple):
         return Score(fused=self.fused, vector=self.vector, bm25=self.bm25, bm25_scaled=self.bm25_scaled)
 
 
+def order_key(candidate: Candidate, method: Fusion) -> tuple[float, bool, str]:
+    """What candidates are sorted by, ascending: the best first; of equals, where scores are scaled, a match; the lower id."""
+    return -candidate.fused, method is not Fusion.RRF and candidate.bm25 is None, candidate.id
+
+
 def fuse(lexical: LegAnswer | None, vector: LegAnswer | None, method: Fusion = Fusion.WEIGHTED) -> list[Candidate]:
     """Every node that a leg proposes, once, best first. None for a leg that is missing. Fused scores are finite."""
     bm25 = None if lexical is None else _best(zip(lexical.ids, lexical.scores.tolist(), strict=True))
@@ -101,7 +106,7 @@ def _weighted(bm25: dict[str, float] | None, cosine: dict[str, float] | None, me
         )
         for node_id in bm25.keys() | cosine.keys()
     ]
-    fused.sort(key=lambda item: (-item.fused, item.bm25 is None, item.id))
+    fused.sort(key=lambda item: order_key(item, method))
     return fused
 
 
@@ -134,5 +139,5 @@ def _reciprocal_ranks(bm25: dict[str, float], cosine: dict[str, float]) -> list[
         )
         for node_id in bm25.keys() | cosine.keys()
     ]
-    fused.sort(key=lambda item: (-item.fused, item.id))
+    fused.sort(key=lambda item: order_key(item, Fusion.RRF))
     return fused

@@ -44,6 +44,10 @@ class Legs(Protocol):
         """project -> manifest of the generation that is served now; of the process's account alone."""
         ...
 
+    def manifest(self, project: str, generation: str) -> Manifest | None:
+        """The manifest of a generation that can still be asked, served or not; None when it is gone or another account's."""
+        ...
+
     async def lexical(self, query: LexicalQuery, deadline: float) -> LegAnswer:
         """Raises UnavailableError when nothing answered."""
         ...

@@ -38,6 +38,7 @@ def make_question(
     expand_hops: int | None = None,
     explain: bool | None = None,
     statistics: str | None = None,
+    cursor: str | None = None,
 ) -> Question:
     """The question that these values ask; None is the default of each but `query`.
 
@@ -54,6 +55,7 @@ def make_question(
         expand_hops=_clamped("expand_hops", expand_hops, DEFAULT_HOPS, MIN_HOPS, MAX_HOPS, notices),
         explain=bool(explain),
         statistics=_choice("statistics", statistics, Statistics.VISIBLE),
+        cursor=cursor,
     )
     return Question(request=request, notices=tuple(notices))
 

@@ -29,6 +29,7 @@ def to_json(answer: Answer) -> dict[str, Any]:
         "hits": [_hit(hit) for hit in answer.hits],
         "disclosure": _disclosure(answer.disclosure),
         "explain": answer.explain,
+        "next_cursor": answer.next_cursor,
     }
 
 
@@ -216,6 +217,7 @@ def _footer(answer: Answer, note: str) -> str:
     lines += [f"generations: {_one_line(generations_line(disclosure.generations))}"] if disclosure.generations else []
     lines += [f"omitted: {_counts(disclosure.omitted)}"] if disclosure.omitted else []
     lines += [f"more: {disclosure.more}"] if disclosure.more else []
+    lines += [f"next_cursor: {answer.next_cursor}"] if answer.next_cursor else []
     lines += [f"degraded: {item.code}: {_one_line(item.detail)[:500]}" for item in disclosure.degradations]
     lines += ["explain: the explanation is part of the JSON form: ask with Accept: application/json"] if answer.explain else []
     lines += [note] if note else []

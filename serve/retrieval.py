@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from cluster.errors import ConflictError
 from cluster.guards import expansion_guard, search_guard
 from cluster.model.access import Principal
 from cluster.model.guard import Guard
+from cluster.model.manifest import Manifest
 from cluster.model.nodes import Node
 from cluster.model.query import Answer, Degradation, Disclosure, Hit, Score, SearchRequest
 from cluster.ports import Clock, GraphStore
 from serve import explanation
+from serve.cursor import Cursor, read_cursor, start_after, write_cursor
 from serve.fusion import Candidate, fuse
 from serve.legs import LegOutcome, LegRunner, Legs
 from serve.plan import Plan, make_plan
@@ -44,6 +47,9 @@ class _Hydrated:
     nodes: list[tuple[Node, Score]] = field(default_factory=list)
     refused: int = 0
     gone: int = 0
+    #: Candidates before the first and behind the last that was looked at: positions in the fused list.
+    start: int = 0
+    end: int = 0
 
 
 class Retrieval:
@@ -85,14 +91,16 @@ class Retrieval:
         query_id = query_id or self._new_id()
         phases = _Phases(self._clock)
         registered = [project.project for project in self._store.projects(self._account)]
-        plan = make_plan(request, principal, self._legs.served(), registered)
+        cursor = None if request.cursor is None else read_cursor(request.cursor, request, principal)
+        plan = make_plan(request, principal, self._generations(cursor), registered)
         guard = search_guard(principal, plan.pins, request.labels)
         phases.end("plan")
         outcomes = await self._runner(request, principal, plan, guard, phases.started, query_id).run()
         phases.end("legs")
         candidates = fuse(outcomes[0].answer, outcomes[1].answer, request.fusion)
         phases.end("fuse")
-        finish = partial(self._finish, request, principal, guard, candidates, query_id, phases)
+        start = 0 if cursor is None else start_after(candidates, cursor.last, request.fusion)
+        finish = partial(self._finish, request, principal, guard, candidates, start, query_id, phases)
         rows = request.limit * (1 + request.expand_hops)
         hydrated, hits = finish() if rows <= INLINE_ROWS else await asyncio.to_thread(finish)
         disclosure = _disclosure(request, plan, outcomes, len(candidates), hydrated, hits, notices, phases)
@@ -100,7 +108,23 @@ class Retrieval:
             codes = [degradation.code for degradation in disclosure.degradations]
             logger.info("answered with less", extra={"action": "search_degraded", "query_id": query_id, "codes": codes})
         explain = explanation.explain(request, principal, plan, outcomes, hits) if request.explain else None
-        return Answer(query_id=query_id, hits=hits, disclosure=disclosure, explain=explain)
+        following = None
+        if hits and hydrated.end < len(candidates):
+            # The last one that was shown, not the last that was looked at: what was refused must not be named.
+            last = next(candidate for candidate in candidates[hydrated.start :] if candidate.id == hits[-1].node.id)
+            following = write_cursor(request, principal, plan.pins, last)
+        return Answer(query_id=query_id, hits=hits, disclosure=disclosure, explain=explain, next_cursor=following)
+
+    def _generations(self, cursor: Cursor | None) -> Mapping[str, Manifest]:
+        """The generations to ask: those that are served, or those that the page before was read from."""
+        if cursor is None:
+            return self._legs.served()
+        pinned = {project: self._legs.manifest(project, generation) for project, generation in cursor.pins.items()}
+        if None in pinned.values():
+            raise ConflictError(
+                "the index that these pages are read from was replaced; ask again from the start", field="cursor"
+            )
+        return {project: manifest for project, manifest in pinned.items() if manifest is not None}
 
     def _runner(
         self, request: SearchRequest, principal: Principal, plan: Plan, guard: Guard, started: float, query_id: str
@@ -123,11 +147,12 @@ class Retrieval:
         principal: Principal,
         guard: Guard,
         candidates: Sequence[Candidate],
+        start: int,
         query_id: str,
         phases: _Phases,
     ) -> tuple[_Hydrated, tuple[Hit, ...]]:
         """From candidates to hits: everything that reads the store."""
-        hydrated = self._hydrate(candidates, guard, request.limit, query_id)
+        hydrated = self._hydrate(candidates, start, guard, request.limit, query_id)
         phases.end("hydrate")
         hit_ids = [node.id for node, _ in hydrated.nodes]
         around = expand(self._store, hit_ids, expansion_guard(principal), request.expand_hops, self._related_cap)
@@ -136,14 +161,14 @@ class Retrieval:
         phases.end("snippets")
         return hydrated, hits
 
-    def _hydrate(self, candidates: Sequence[Candidate], guard: Guard, limit: int, query_id: str) -> _Hydrated:
-        """The best `limit` candidates that the store of record has and that `guard` allows there too.
+    def _hydrate(self, candidates: Sequence[Candidate], start: int, guard: Guard, limit: int, query_id: str) -> _Hydrated:
+        """The best `limit` candidates from position `start` on that the store of record has and that `guard` allows there too.
 
         A candidate that fails here makes room for the next one. The indexes filter by the same guard, so a refusal means that
         an index is behind the store or wrong: it is logged as an alarm, and the candidate is never shown.
         """
-        result = _Hydrated()
-        at = 0
+        result = _Hydrated(start=start)
+        at = start
         while at < len(candidates) and len(result.nodes) < limit:
             batch = candidates[at : at + limit - len(result.nodes)]
             at += len(batch)
@@ -157,6 +182,7 @@ class Retrieval:
                 if refused:
                     extra = {"action": "guard_recheck_drop", "query_id": query_id, "node_ids": refused}
                     logger.error("candidates dropped by the second guard check", extra=extra)
+        result.end = at
         return result
 
 
@@ -201,8 +227,9 @@ def _disclosure(
     notices: Sequence[Degradation],
     phases: _Phases,
 ) -> Disclosure:
-    over_limit = candidates - len(hits) - hydrated.refused - hydrated.gone
+    over_limit = candidates - hydrated.end
     omitted = {
+        "earlier_pages": hydrated.start,
         "over_limit": over_limit,
         "guard_recheck": hydrated.refused,
         "gone": hydrated.gone,
@@ -224,11 +251,12 @@ def _disclosure(
 
 def _more(request: SearchRequest, over_limit: int, lexical: LegOutcome) -> str | None:
     sentences = []
-    if over_limit > 0 and request.limit < MAX_LIMIT:
+    if over_limit > 0:
         wanted = min(MAX_LIMIT, request.limit + over_limit)
-        sentences.append(f"repeat the call with limit {wanted} (at most {MAX_LIMIT}) for up to {over_limit} more candidates")
+        larger = f"limit {wanted} (at most {MAX_LIMIT}) or " if request.limit < MAX_LIMIT and request.cursor is None else ""
+        sentences.append(f"repeat the call with {larger}next_cursor as cursor for up to {over_limit} more candidates")
     beyond = (lexical.report.matched or 0) - lexical.report.hits
-    if beyond > 0 or (over_limit > 0 and request.limit >= MAX_LIMIT):
+    if beyond > 0:
         sentences.append(
             f"each leg proposes its best {WINDOW}: narrow the question with projects or labels to reach what lies below"
         )

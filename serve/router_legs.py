@@ -44,6 +44,10 @@ class RouterLegs:
         """See `Router.served`."""
         return self._router.served()
 
+    def manifest(self, project: str, generation: str) -> Manifest | None:
+        """See `Router.manifest`."""
+        return self._router.manifest(project, generation)
+
     async def lexical(self, query: LexicalQuery, deadline: float) -> LegAnswer:
         """See `Router.lexical`."""
         return await self._router.lexical(query, deadline)

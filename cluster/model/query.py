@@ -125,6 +125,8 @@ class SearchRequest:
     expand_hops: int = 1
     explain: bool = False
     statistics: Statistics = Statistics.VISIBLE
+    #: Where the page before ended (see `serve.cursor`); None for the first.
+    cursor: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,3 +232,5 @@ class Answer:
     hits: tuple[Hit, ...]
     disclosure: Disclosure
     explain: Mapping[str, Any] | None = None
+    #: For the next page; None when there is none.
+    next_cursor: str | None = None

@@ -95,6 +95,8 @@ def _footer(text: Text, answer: Mapping[str, Any]) -> None:
         text.append(f"omitted: {_line(counts)}\n", "dim")
     if disclosure.get("more"):
         text.append(f"more: {_line(disclosure['more'])}\n", "dim")
+    if answer.get("next_cursor"):
+        text.append(f"next_cursor: {_line(answer['next_cursor'])}\n", "dim")
     for item in disclosure["degradations"]:
         text.append(f"degraded: {_line(item['code'])}: {_line(item['detail'])}\n", "yellow")
 

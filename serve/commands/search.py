@@ -41,6 +41,9 @@ def search(
     statistics: Annotated[
         Statistics | None, typer.Option("--statistics", help="Rows that BM25 takes its statistics from.")
     ] = None,
+    cursor: Annotated[
+        str | None, typer.Option("--cursor", metavar="TEXT", help="The next_cursor of the page before, for the page after it.")
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say how the answer came about.")] = False,
     json: options.Json = False,
     url: options.Url = None,
@@ -63,6 +66,7 @@ def search(
         fusion=fusion,
         expand_hops=expand_hops,
         statistics=statistics,
+        cursor=None if cursor is None else _text(cursor, "cursor"),
         explain=explain or None,
     )
     client = connect(settings.data_dir, url, key_file, os.environ, settings.search.deadline_s + _GRACE_S)

@@ -98,6 +98,7 @@ ANSWER_EXAMPLE: dict[str, Any] = {
         "timings_ms": {"total": 4.2},
     },
     "explain": None,
+    "next_cursor": None,
 }
 
 _PROBLEMS = {

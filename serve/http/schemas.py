@@ -49,6 +49,9 @@ class SearchBody(BaseModel):
         description=f"Hops along the graph, {MIN_HOPS} to {MAX_HOPS}, default {DEFAULT_HOPS}. Outside: clamped, with a notice.",
     )
     explain: StrictBool | None = Field(default=None, description="Add terms, statistics, raw scores and fusion parameters.")
+    cursor: StrictStr | None = Field(
+        default=None, description="next_cursor of the page before; all other fields but limit must be the same."
+    )
     statistics: Literal["visible", "all"] | None = Field(
         default=None,
         description="What BM25 takes its statistics over; default visible: what the key may read. all: admin keys only.",
@@ -64,6 +67,7 @@ _EXPECTED = {
     "fusion": "must be one of weighted, weighted_max, rrf",
     "expand_hops": f"must be an integer from {MIN_HOPS} to {MAX_HOPS}",
     "explain": "must be true or false",
+    "cursor": "must be the next_cursor of an answer",
     "statistics": "must be visible or all",
 }
 
@@ -88,6 +92,7 @@ def read_question(raw: Any) -> Question:
         expand_hops=body.expand_hops,
         explain=body.explain,
         statistics=body.statistics,
+        cursor=body.cursor,
     )
 
 
@@ -236,3 +241,4 @@ class SearchAnswer(BaseModel):
     hits: list[HitView]
     disclosure: DisclosureView
     explain: dict[str, Any] | None
+    next_cursor: str | None = Field(description="For the next page of the same list; null on the last one.")

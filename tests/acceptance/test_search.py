@@ -242,3 +242,18 @@ def test_status_names_what_is_served(server: Server) -> None:
 
 def test_the_key_file_is_for_its_owner_alone(server: Server) -> None:
     assert Path(server.state["key_file"]).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("fusion", ["weighted", "rrf"])
+def test_pages_of_any_size_join_to_one_list(server: Server, fusion: str) -> None:
+    whole = server.search("pump", limit=100, fusion=fusion, expand_hops=0)
+    assert whole["next_cursor"] is None and len(whole["hits"]) > 8
+    for size in (3, 4):
+        found, cursor = [], None
+        while not found or cursor is not None:
+            page = server.search("pump", limit=size, fusion=fusion, expand_hops=0, **({"cursor": cursor} if cursor else {}))
+            found += page["hits"]
+            cursor = page["next_cursor"]
+        assert [(hit["id"], hit["score"]) for hit in found] == [(hit["id"], hit["score"]) for hit in whole["hits"]]
+    refused = server.request("POST", "/v1/search", {"query": "pump", "cursor": "x"})
+    assert (refused.status, refused.json()["field"]) == (422, "cursor")

@@ -29,6 +29,7 @@ def make_manifest(
     vectors: int | None = None,
     identity: VectorIdentity = IDENTITY,
     buckets: int = 1,
+    generation: str = "",
 ) -> Manifest:
     """A generation whose rows are all in the first of its buckets; nothing stands behind it."""
     bucket = Bucket(
@@ -40,7 +41,7 @@ def make_manifest(
         vector_fingerprint="f",
     )
     return Manifest(
-        generation=f"g-{project}",
+        generation=generation or f"g-{project}",
         account=account,
         project=project,
         created_at=0,
@@ -65,6 +66,8 @@ class FakeLegs:
 
     store: GraphStore
     manifests: dict[str, Manifest] = field(default_factory=lambda: {"main": make_manifest()})
+    #: Generations that are served no more but can still be asked.
+    replaced: list[Manifest] = field(default_factory=list)
     lexical_scores: Mapping[str, float] | None = None
     vector_scores: Mapping[str, float] | None = None
     #: Scripted ids pass without a look at the guard: an index that is behind the store.
@@ -81,6 +84,10 @@ class FakeLegs:
 
     def served(self) -> Mapping[str, Manifest]:
         return self.manifests
+
+    def manifest(self, project: str, generation: str) -> Manifest | None:
+        known = [*self.manifests.values(), *self.replaced]
+        return next((item for item in known if (item.project, item.generation) == (project, generation)), None)
 
     async def lexical(self, query: LexicalQuery, deadline: float) -> LegAnswer:
         self.lexical_queries.append(query)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.merge import merge_hits
-from actors.partitions import PartitionHolder, partition_failure
+from actors.partitions import Closable, PartitionHolder, bounds_of, partition_failure
 from cluster.index.analysis import countable_terms
 from cluster.model.guard import All, Guard
 from cluster.model.query import LegAnswer, LexicalQuery, PartitionFailure, Pins, Statistics, TermStatistics
@@ -26,8 +26,11 @@ class LexicalPartition(Protocol):
     def statistics(self, terms: Sequence[str], guard: Guard) -> TermStatistics: ...
     def search(
         self, terms: Sequence[str], guard: Guard, statistics: TermStatistics, k: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], int | None]: ...
-    def ids(self, rows: npt.NDArray[np.int64]) -> list[str]: ...
+    ) -> tuple[list[str], npt.NDArray[np.float64], int]: ...
+    @property
+    def over_bound(self) -> bool: ...
+    @property
+    def left_out(self) -> bool: ...
     def close(self) -> None: ...
 
 
@@ -43,11 +46,13 @@ class LexicalShard:
         partitions: PartitionHolder[Any],
         analyse: Callable[[str], Mapping[str, int]],
         choose_terms: ChooseTerms,
+        resources: Sequence[Closable] = (),
     ) -> None:
         """`analyse` gives the distinct terms of a text in order, and how often each counts, 1 or more."""
         self._partitions = partitions
         self._analyse = analyse
         self._choose_terms = choose_terms
+        self._resources = tuple(resources)
 
     def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
         """Opens the pinned generations ahead of the first question; returns what of them could not be opened.
@@ -55,7 +60,11 @@ class LexicalShard:
         Asks each of them once: what a first question loads (classes, pages of files) is then no caller's wait.
         """
         self._search(LexicalQuery(text="warm up", guard=EVERYTHING, pins=pins, k=1))
-        return tuple(self._partitions.held(pins)[1])
+        return tuple(self._partitions.prepare(pins))
+
+    def catch_up(self, revision: int) -> tuple[PartitionFailure, ...]:
+        """See `PartitionHolder.catch_up`."""
+        return tuple(self._partitions.catch_up(revision))
 
     def statistics(self, queries: Sequence[LexicalQuery]) -> list[TermStatistics]:
         """This shard's part of each query's statistics; the caller adds the parts up and sends the sum with the search.
@@ -72,8 +81,10 @@ class LexicalShard:
         return [self._search_or_failures(query) for query in queries]
 
     def close(self) -> None:
-        """Closes every partition."""
+        """Closes every partition, and what they were read from."""
         self._partitions.close()
+        for resource in self._resources:
+            resource.close()
 
     def _statistics_or_zeros(self, query: LexicalQuery) -> TermStatistics:
         try:
@@ -113,22 +124,24 @@ class LexicalShard:
         chosen, cut = self._choose_terms(terms, statistics)
         weighted = [term for term in chosen for _ in range(weights[term])]
         parts: list[list[tuple[str, float]]] = []
-        counts: list[int | None] = []
+        matched = 0
         for name, partition in partitions:
             try:
-                rows, scores, count = partition.search(weighted, query.guard, statistics, query.k)
-                parts.append(list(zip(partition.ids(rows), scores.tolist(), strict=True)))
-                counts.append(count)
+                ids, scores, count = partition.search(weighted, query.guard, statistics, query.k)
+                parts.append(list(zip(ids, scores.tolist(), strict=True)))
+                matched += count
             except Exception as error:
                 failures.append(partition_failure(name, query.pins, error))
         hits = merge_hits(parts, query.k)
         return LegAnswer(
             ids=tuple(node_id for node_id, _ in hits),
             scores=np.array([score for _, score in hits], dtype=np.float64),
-            matched=None if None in counts else sum(count or 0 for count in counts),
+            matched=matched,
             asked=len(parts) + len(failures),
             answered=len(parts),
             failures=tuple(failures),
+            **bounds_of(partitions),
+            moved=query.own_statistics is not None and query.own_statistics != own,
             explain={
                 "terms": {term: statistics.document_frequency.get(term, 0) for term in chosen},
                 "terms_cut": uncounted + len(cut),

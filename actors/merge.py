@@ -33,5 +33,8 @@ def merge_answers(answers: Iterable[LegAnswer], k: int) -> LegAnswer:
         asked=sum(part.asked for part in parts),
         answered=sum(part.answered for part in parts),
         failures=tuple(failure for part in parts for failure in part.failures),
+        over_bound=tuple(sorted({project for part in parts for project in part.over_bound})),
+        left_out=tuple(sorted({project for part in parts for project in part.left_out})),
+        moved=any(part.moved for part in parts),
         explain=parts[0].explain if parts else {},
     )

@@ -12,6 +12,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
+from actors.source import Source
 from cluster.errors import RaycallError, ShardError, UnavailableError
 from cluster.model.query import LegAnswer, LexicalQuery, PartitionFailure, Pins, TermStatistics, VectorQuery
 from cluster.telemetry import configure_file
@@ -29,6 +30,10 @@ class ShardSettings:
 
     #: Folder of the generations.
     root: Path
+    #: The store that the shards follow.
+    source: Source
+    #: The vector cache, from which new rows get their vectors.
+    vectors: Path
     #: All shards of this kind, for placement.
     shards: tuple[str, ...]
     #: Folder of the shards' logs, and how they are written.
@@ -36,6 +41,8 @@ class ShardSettings:
     log_level: str = "info"
     log_format: str = "text"
     threads: int = 1
+    #: Changes of one bucket in memory from which on a build is due.
+    delta_rows: int = 5_000
     #: Heap of the JVM in MiB, and how text is read (see `cluster.index.analysis`); lexical shards only.
     heap_mib: int = 512
     analyzer: str = "text"
@@ -48,10 +55,21 @@ class LexicalShardActor:
         from actors.opening import open_lexical_shard
 
         _log_to_file(name, settings)
-        self._shard = open_lexical_shard(name, settings.root, settings.shards, settings.heap_mib, settings.analyzer)
+        self._shard = open_lexical_shard(
+            name,
+            settings.root,
+            settings.shards,
+            settings.heap_mib,
+            settings.source,
+            settings.delta_rows,
+            settings.analyzer,
+        )
 
     def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
         return self._shard.prepare(pins)
+
+    def catch_up(self, revision: int) -> tuple[PartitionFailure, ...]:
+        return self._shard.catch_up(revision)
 
     def statistics(self, queries: Sequence[LexicalQuery]) -> list[TermStatistics]:
         return self._shard.statistics(queries)
@@ -70,10 +88,15 @@ class VectorShardActor:
         from actors.opening import open_vector_shard
 
         _log_to_file(name, settings)
-        self._shard = open_vector_shard(name, settings.root, settings.shards, settings.threads)
+        self._shard = open_vector_shard(
+            name, settings.root, settings.shards, settings.threads, settings.source, settings.vectors, settings.delta_rows
+        )
 
     def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
         return self._shard.prepare(pins)
+
+    def catch_up(self, revision: int) -> tuple[PartitionFailure, ...]:
+        return self._shard.catch_up(revision)
 
     def search(self, queries: Sequence[VectorQuery]) -> list[LegAnswer]:
         return self._shard.search(queries)
@@ -115,6 +138,10 @@ class ShardClient:
 
     async def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
         result: tuple[PartitionFailure, ...] = await self._call("prepare", pins)
+        return result
+
+    async def catch_up(self, revision: int) -> tuple[PartitionFailure, ...]:
+        result: tuple[PartitionFailure, ...] = await self._call("catch_up", revision)
         return result
 
     async def statistics(self, queries: Sequence[LexicalQuery]) -> Sequence[TermStatistics]:

@@ -27,6 +27,10 @@ log = logging.getLogger(__name__)
 
 #: How long the shards may take to open a new generation before the router goes on serving the old one, in seconds.
 PREPARE_TIMEOUT_S = 60.0
+#: How long the shards may take to follow a write, in seconds.
+CATCH_UP_TIMEOUT_S = 10.0
+#: How often a question is asked when writes keep coming between its statistics and its scores.
+MOST_ATTEMPTS = 3
 #: Seconds until a generation that could not be opened is tried again.
 RETRY_S = 10.0
 
@@ -40,6 +44,7 @@ class LexicalClient(Protocol):
     """A lexical shard as the router reaches it."""
 
     async def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]: ...
+    async def catch_up(self, revision: int) -> tuple[PartitionFailure, ...]: ...
     async def statistics(self, queries: Sequence[LexicalQuery]) -> Sequence[TermStatistics]: ...
     async def search(self, queries: Sequence[LexicalQuery]) -> Sequence[LegAnswer]: ...
 
@@ -48,7 +53,23 @@ class VectorClient(Protocol):
     """A vector shard as the router reaches it."""
 
     async def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]: ...
+    async def catch_up(self, revision: int) -> tuple[PartitionFailure, ...]: ...
     async def search(self, queries: Sequence[VectorQuery]) -> Sequence[LegAnswer]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaughtUp:
+    """How far the shards follow the store."""
+
+    revision: int
+    #: shard -> why it could not be told. Its partitions come back with all that was written: they replay it when they open.
+    down: Mapping[str, str]
+    #: Partitions that do not answer until they can follow.
+    failures: tuple[PartitionFailure, ...]
+
+    def complete(self, project: str) -> bool:
+        """Whether every answer about `project` from now on shows `revision`, as far as shards answer at all."""
+        return not self.down and all(failure.project != project for failure in self.failures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,16 +183,54 @@ class Router:
         log.info("generation swapped in", extra={"action": "generation_swapped", **extra})
         return True
 
+    async def catch_up(self, revision: int, timeout_s: float = CATCH_UP_TIMEOUT_S) -> CaughtUp:
+        """Has every shard show what was written up to `revision`, in every project; returns when each has, or failed to.
+
+        All shards are told, those too that hold nothing of the written project: a generation that is on its way may give them
+        some of it.
+        """
+        clients: dict[str, LexicalClient | VectorClient] = {**self._lexical, **self._vector}
+
+        async def told(client: LexicalClient | VectorClient) -> tuple[PartitionFailure, ...]:
+            async with asyncio.timeout(timeout_s):
+                return await client.catch_up(revision)
+
+        results = await asyncio.gather(*map(told, clients.values()), return_exceptions=True)
+        down: dict[str, str] = {}
+        failures: list[PartitionFailure] = []
+        for name, result in zip(clients, results, strict=True):
+            if isinstance(result, tuple):
+                failures.extend(result)
+            elif isinstance(result, Exception):
+                down[name] = result.detail if isinstance(result, RaycallError) else "the shard did not follow in time"
+            else:
+                raise result
+        if down or failures:
+            extra = {"action": "catch_up_incomplete", "revision": revision, "shards": sorted(down), "failed": len(failures)}
+            log.warning("not every partition shows what was written", extra=extra)
+        return CaughtUp(revision=revision, down=down, failures=tuple(failures))
+
     async def lexical(self, query: LexicalQuery, deadline: float) -> LegAnswer:
-        """The lexical leg over every addressed partition; ShardError when no shard answered."""
+        """The lexical leg over every addressed partition; ShardError when no shard answered.
+
+        A write that comes between a shard's statistics and its scores would mix two states of the index. The shard notices,
+        and the question is asked again, at most MOST_ATTEMPTS times in all; if writes still came between, the answer says so.
+        """
         places = self._places(query.pins, self._lexical)
         shards = sorted(places)
-        if len(shards) > 1 and query.statistics is None:
-            query = replace(query, statistics=await self._global_statistics(query, shards, deadline))
-        answers = await asyncio.gather(
-            *(self._lexical_batchers[shard].ask(query, deadline) for shard in shards), return_exceptions=True
-        )
-        return _gathered(query.pins, query.k, places, dict(zip(shards, answers, strict=True)))
+        alone = len(shards) <= 1 or query.statistics is not None
+        for attempt in range(1, MOST_ATTEMPTS + 1):
+            parts = {} if alone else await self._statistics(query, shards, deadline)
+            total = reduce(lambda left, right: left + right, parts.values()) if parts else query.statistics
+            asked = [replace(query, statistics=total, own_statistics=parts.get(shard)) for shard in shards]
+            answers = await asyncio.gather(
+                *(self._lexical_batchers[shard].ask(question, deadline) for shard, question in zip(shards, asked, strict=True)),
+                return_exceptions=True,
+            )
+            answer = _gathered(query.pins, query.k, places, dict(zip(shards, answers, strict=True)))
+            if not answer.moved or attempt == MOST_ATTEMPTS:
+                break
+        return answer
 
     async def vector(self, query: VectorQuery, deadline: float) -> LegAnswer:
         """The vector leg over every addressed partition; ShardError when no shard answered."""
@@ -182,15 +241,15 @@ class Router:
         )
         return _gathered(query.pins, query.k, places, dict(zip(shards, answers, strict=True)))
 
-    async def _global_statistics(self, query: LexicalQuery, shards: Sequence[str], deadline: float) -> TermStatistics:
-        """The sum over the shards that answer: a shard that is down holds none of the documents that can be answered from."""
+    async def _statistics(self, query: LexicalQuery, shards: Sequence[str], deadline: float) -> dict[str, TermStatistics]:
+        """Those of the shards that answer: a shard that is down holds none of the documents that can be answered from."""
         parts = await asyncio.gather(
             *(self._statistics_batchers[shard].ask(query, deadline) for shard in shards), return_exceptions=True
         )
-        present = [part for part in parts if isinstance(part, TermStatistics)]
+        present = {shard: part for shard, part in zip(shards, parts, strict=True) if isinstance(part, TermStatistics)}
         if not present:
             raise ShardError("no lexical shard answered")
-        return reduce(lambda left, right: left + right, present)
+        return present
 
     def _places(self, pins: Pins, shards: Iterable[str]) -> dict[str, list[Place]]:
         """shard -> the partitions of the pinned generations that it holds."""

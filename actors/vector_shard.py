@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from actors.merge import merge_hits
-from actors.partitions import PartitionHolder, partition_failure
+from actors.partitions import Closable, PartitionHolder, bounds_of, partition_failure
 from cluster.errors import IntegrityError
 from cluster.guards import signature
 from cluster.model.guard import Guard
@@ -24,20 +25,28 @@ class VectorPartition(Protocol):
     def identity(self) -> VectorIdentity: ...
     def search(
         self, queries: npt.NDArray[np.float32], guard: Guard, k: int
-    ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]: ...
-    def ids(self, rows: npt.NDArray[np.int64]) -> list[str]: ...
+    ) -> list[tuple[list[str], npt.NDArray[np.float64]]]: ...
+    @property
+    def over_bound(self) -> bool: ...
+    @property
+    def left_out(self) -> bool: ...
     def close(self) -> None: ...
 
 
 class VectorShard:
     """Answers vector questions over the partitions that it holds."""
 
-    def __init__(self, partitions: PartitionHolder[Any]) -> None:
+    def __init__(self, partitions: PartitionHolder[Any], resources: Sequence[Closable] = ()) -> None:
         self._partitions = partitions
+        self._resources = tuple(resources)
 
     def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
         """Opens the pinned generations ahead of the first question; returns what of them could not be opened."""
-        return tuple(self._partitions.held(pins)[1])
+        return tuple(self._partitions.prepare(pins))
+
+    def catch_up(self, revision: int) -> tuple[PartitionFailure, ...]:
+        """See `PartitionHolder.catch_up`. Rows that waited for their vectors get those that are there now."""
+        return tuple(self._partitions.catch_up(revision))
 
     def search(self, queries: Sequence[VectorQuery]) -> list[LegAnswer]:
         """One answer a query. Questions of one guard over one set of generations are scanned together."""
@@ -52,8 +61,10 @@ class VectorShard:
         return [answer for answer in answers if answer is not None]
 
     def close(self) -> None:
-        """Closes every partition."""
+        """Closes every partition, and what they were read from."""
         self._partitions.close()
+        for resource in self._resources:
+            resource.close()
 
     def _search_group(self, queries: Sequence[VectorQuery]) -> list[LegAnswer]:
         first = queries[0]
@@ -68,13 +79,14 @@ class VectorShard:
                 failures.append(partition_failure(name, first.pins, error))
                 continue
             answered += 1
-            for place, (rows, scores) in enumerate(found):
-                parts[place].append(list(zip(partition.ids(rows), scores.tolist(), strict=True)))
-        return [_answer(part, first.k, answered, failures) for part in parts]
+            for place, (ids, scores) in enumerate(found):
+                parts[place].append(list(zip(ids, scores.tolist(), strict=True)))
+        bounds = bounds_of(partitions)
+        return [replace(_answer(part, first.k, answered, failures), **bounds) for part in parts]
 
     def _scan(
         self, partition: VectorPartition, vectors: npt.NDArray[np.float32], query: VectorQuery
-    ) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]]:
+    ) -> list[tuple[list[str], npt.NDArray[np.float64]]]:
         if partition.identity != query.identity:
             raise IntegrityError(f"the partition's vectors are {partition.identity.key}, the query's are {query.identity.key}")
         return partition.search(vectors, query.guard, query.k)

@@ -57,6 +57,10 @@ class Feed:
                 log.warning("the store is written faster than it is followed", extra={"action": "feed_chased"})
                 return
 
+    def close(self) -> None:
+        """Closes the store."""
+        self._store.close()
+
 
 def _searchable(node: Node | None) -> Node | None:
     return node if node is not None and embedding_text(node) else None

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from actors.opening import Source
 from actors.remote import (
     LexicalShardActor,
     RaySettings,
@@ -23,6 +22,7 @@ from actors.remote import (
     start_shards,
     stop_ray,
 )
+from actors.source import Source
 from cluster.config import Config
 from cluster.errors import UnavailableError
 from jobs.remote import Task, start_task

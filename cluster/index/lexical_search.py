@@ -158,12 +158,11 @@ class LexicalSearcher:
             mask = mask & to_mask(guard, self._rows).to_numpy(zero_copy_only=False)
         visible: npt.NDArray[np.int32] = self._tokens[mask]
         documents = int((visible > 0).sum())
-        filtered = guard is not None and documents > 0
         return _Selection(
             documents=documents,
             tokens=int(visible.sum(dtype=np.int64)),
-            allowed=guard_query(guard) if filtered and guard is not None else None,
-            bits=row_bits(mask) if filtered or self._deaths else None,
+            allowed=None if guard is None else guard_query(guard),
+            bits=None if guard is None and not self._deaths else row_bits(mask),
             deaths=len(self._deaths),
         )
 

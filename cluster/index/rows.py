@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cluster.errors import CorruptIndexError
@@ -59,3 +61,25 @@ def read_rows(path: Path, expected: int) -> pa.Table:
     if table.num_rows != expected:
         raise CorruptIndexError(f"{path.name} has {table.num_rows} rows, the manifest says {expected}")
     return table
+
+
+class RowIds:
+    """The ids of a bucket's rows, which ascend: from rows to ids and back, without a table in memory for the way back."""
+
+    def __init__(self, table: pa.Table) -> None:
+        """Raises CorruptIndexError when the ids do not ascend, each once."""
+        column = table["id"].combine_chunks()
+        self._ids: pa.Array = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+        if len(self._ids) > 1 and not pc.all(pc.less(self._ids[:-1], self._ids[1:])).as_py():
+            raise CorruptIndexError("the rows are not in the order of their ids")
+
+    def at(self, rows: npt.NDArray[np.int64]) -> list[str]:
+        """The ids of the rows."""
+        found: list[str] = self._ids.take(pa.array(rows, pa.int64())).to_pylist()
+        return found
+
+    def find(self, node_id: str) -> int | None:
+        """The row of an id; None when it has none. Some 20 us: a binary search."""
+        # UTF-8 and Python order text alike.
+        row = bisect_left(range(len(self._ids)), node_id, key=lambda at: self._ids[at].as_py())
+        return row if row < len(self._ids) and self._ids[row].as_py() == node_id else None

@@ -69,6 +69,8 @@ class LexicalQuery:
     k: int
     #: Statistics over all addressed partitions. None: this shard holds all of them and takes its own.
     statistics: TermStatistics | None = None
+    #: What the asked shard itself gave as its part of `statistics`, so that it sees when its rows have changed since.
+    own_statistics: TermStatistics | None = None
     statistics_mode: Statistics = Statistics.VISIBLE
 
 
@@ -108,6 +110,12 @@ class LegAnswer:
     asked: int = 0
     answered: int = 0
     failures: tuple[PartitionFailure, ...] = ()
+    #: Projects of which a partition holds more changes in memory than its bound: a build is due.
+    over_bound: tuple[str, ...] = ()
+    #: Projects of which a partition holds so many that the newest rows are left out, until a build.
+    left_out: tuple[str, ...] = ()
+    #: Whether a write came between the statistics and the scores, so that the scores are not those of one index.
+    moved: bool = False
     #: What a leg has to say for `explain`: terms and their statistics, the scan policy, cut terms.
     explain: Mapping[str, Any] = field(default_factory=dict)
 

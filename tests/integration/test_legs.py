@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from actors.opening import open_lexical_shard, open_vector_shard
 from actors.router import Router, RouterSettings
+from actors.source import Source
 from cluster.embed.cache import SqliteVectorCache
 from cluster.embed.node_text import embedding_text
 from cluster.embed.static import StaticEmbedder
@@ -34,27 +35,13 @@ from jobs.reindex import Reindexer
 from jobs.setup import SystemClock
 from tests.support.factories import ACCOUNT, AGENTS, PROJECTS, make_node, principals
 from tests.support.lexical import analyse
+from tests.support.live import InProcess
 
 WORDS = [
     *("pump", "valve", "flow", "pressure", "sensor", "index", "shard", "token"),
     *("parse", "request", "water", "table", "retry", "cache"),
 ]
 EMBEDDER = StaticEmbedder()
-
-
-class InProcess:
-    """A shard as the router reaches it, without Ray."""
-
-    def __init__(self, shard: object) -> None:
-        self._shard = shard
-
-    def __getattr__(self, name: str) -> object:
-        method = getattr(self._shard, name)
-
-        async def call(argument: object) -> object:
-            return method(argument)
-
-        return call
 
 
 class Deployed:
@@ -82,8 +69,9 @@ class Deployed:
             assert {node.id for node in searchable(store, ACCOUNT, project)} <= {node.id for node in nodes}
         lexical = tuple(f"lexical-{number}" for number in range(shards))
         vector = tuple(f"vector-{number}" for number in range(shards))
-        self._shards = [open_lexical_shard(name, generations.root, lexical, 256) for name in lexical]
-        self._vector_shards = [open_vector_shard(name, generations.root, vector, 1) for name in vector]
+        source, cached = Source(graph=folder / "graph.sqlite", account=ACCOUNT), folder / "vectors.sqlite"
+        self._shards = [open_lexical_shard(name, generations.root, lexical, 256, source, 100) for name in lexical]
+        self._vector_shards = [open_vector_shard(name, generations.root, vector, 1, source, cached, 100) for name in vector]
         self.router = Router(
             generations,
             ACCOUNT,

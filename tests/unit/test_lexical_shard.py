@@ -19,6 +19,9 @@ PINS = {"web": "g1", "docs": "g7"}
 class Part:
     """A partition of 100 rows in which each term is in one row, number 0."""
 
+    over_bound = False
+    left_out = False
+
     def __init__(self) -> None:
         self.counted: list[str] = []
 
@@ -28,11 +31,8 @@ class Part:
 
     def search(
         self, _terms: Sequence[str], _guard: Guard, _statistics: TermStatistics, _k: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], int | None]:
-        return np.array([0]), np.array([2.0]), 1
-
-    def ids(self, rows: npt.NDArray[np.int64]) -> list[str]:
-        return [f"row{row}" for row in rows]
+    ) -> tuple[list[str], npt.NDArray[np.float64], int]:
+        return ["row0"], np.array([2.0]), 1
 
     def close(self) -> None: ...
 

@@ -26,6 +26,7 @@ class FakeShard:
         self.name = name
         self.asked: list[Sequence[LexicalQuery]] = []
         self.prepared: list[Pins] = []
+        self.revisions: list[int] = []
         self.broken: tuple[PartitionFailure, ...] = ()
         self.error: Exception | None = None
 
@@ -33,6 +34,12 @@ class FakeShard:
         if self.error is not None:
             raise self.error
         self.prepared.append(pins)
+        return self.broken
+
+    async def catch_up(self, revision: int) -> tuple[PartitionFailure, ...]:
+        if self.error is not None:
+            raise self.error
+        self.revisions.append(revision)
         return self.broken
 
     async def statistics(self, queries: Sequence[LexicalQuery]) -> list[TermStatistics]:

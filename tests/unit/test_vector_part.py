@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actors import opening
-from actors.opening import VectorPart
+from actors import vector_part
+from actors.vector_part import VectorPart
 from cluster.index.rows import rows_table, write_rows
 from cluster.index.vector import write_vectors
 from cluster.model.guard import In
@@ -38,29 +38,29 @@ def part(tmp_path: Path) -> VectorPart:
         identity=IDENTITY,
         buckets=(bucket,),
     )
-    return VectorPart(tmp_path, bucket, manifest, 1)
+    return VectorPart(tmp_path, bucket, manifest, 1, lambda _identity, _hashes: {}, 5000)
 
 
 def test_selections_of_guards_are_kept_by_their_bytes(part: VectorPart, monkeypatch: pytest.MonkeyPatch) -> None:
     def guard(number: int) -> In:
         return In("owner_agent", tuple(f"agent{row:02}" for row in range(number, number + 32)))
 
-    size = part._selection(guard(0)).nbytes
+    size = part._selected(guard(0)).selection.nbytes
     assert size >= 32 * 16 * 4, "it holds a copy of its vectors"
-    monkeypatch.setattr(opening, "SELECTION_BYTES", 3 * size + size // 2)
-    first = part._selection(guard(0))
+    monkeypatch.setattr(vector_part, "SELECTION_BYTES", 3 * size + size // 2)
+    first = part._selected(guard(0))
     for number in range(1, 20):
-        found = part.search(np.eye(1, 16, dtype=np.float32), guard(number), 5)[0][0]
-        assert all(number <= row < number + 32 for row in found)
-        assert part._selection(guard(0)) is first, "what is used stays"
-        kept = [selection.nbytes for selection in part._selections.values()]
+        found, _ = part.search(np.eye(1, 16, dtype=np.float32), guard(number), 5)[0]
+        assert all(number <= int(node_id[1:]) < number + 32 for node_id in found)
+        assert part._selected(guard(0)) is first, "what is used stays"
+        kept = [known.selection.nbytes for known in part._selections.values()]
         assert sum(kept) == part._selection_bytes <= 3 * size + size // 2
     assert len(kept) == 3
 
 
 def test_a_selection_larger_than_all_that_is_kept_is_used_once(part: VectorPart, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "SELECTION_BYTES", 10)
+    monkeypatch.setattr(vector_part, "SELECTION_BYTES", 10)
     for name in ("agent01", "agent02", "agent01"):
-        ((rows, _),) = part.search(np.eye(1, 16, dtype=np.float32), In("owner_agent", (name,)), 5)
-        assert rows.tolist() == [int(name[-2:])]
+        ((ids, _),) = part.search(np.eye(1, 16, dtype=np.float32), In("owner_agent", (name,)), 5)
+        assert ids == [f"n{name[-2:]}"]
         assert len(part._selections) == 1

@@ -31,6 +31,11 @@ class Comparison:
         """The median of the rounds' ratios."""
         return round(median(ours.per_second / base.per_second for ours, base in zip(self.ours, self.base, strict=True)), 4)
 
+    @property
+    def cost(self) -> float:
+        """What ours costs in units of the base, where a rate is work a second: the inverse of the ratio, by rounds."""
+        return round(median(base.per_second / ours.per_second for ours, base in zip(self.ours, self.base, strict=True)), 4)
+
     def details(self) -> dict[str, Any]:
         """Every round, as JSON values."""
         return {

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import machine, server
 from benchmarks.corpus import make_corpus, questions, stored_texts
-from benchmarks.rounds import Comparison, compare
+from benchmarks.rounds import Comparison, Measure, compare
 from benchmarks.server import Indexed, Searches
 from benchmarks.worker import Worker
 
@@ -26,6 +26,8 @@ OUT = Path(__file__).parent / "out"
 #: Files of the two corpora: about 20,000 rows, and about 5,000 where each row costs the sentence model 30 ms.
 FILES, SENTENCE_FILES = 740, 170
 QUESTIONS = 16_384
+#: Rounds before anything is measured of the plain shards.
+WARM_UPS = 3
 NAIVE = {"RAYCALL_INGRESS_HA_PROXY": "false", "RAYCALL_INGRESS_MICRO_BATCHING": "false"}
 SENTENCE = {"RAYCALL_EMBED_FIRST": "sentence"}
 
@@ -50,6 +52,12 @@ class Bench:
         self.results[key] = comparison.ratio
         self.details[key] = {**comparison.details(), **notes}
         self.say(f"{key} = {comparison.ratio}")
+
+    def keep_cost(self, key: str, comparison: Comparison, **notes: Any) -> None:
+        """As `keep`, where the result is what ours costs in units of the base."""
+        self.results[key] = comparison.cost
+        self.details[key] = {"cost": comparison.cost, **comparison.details(), **notes}
+        self.say(f"{key} = {comparison.cost}")
 
 
 def measure_index(bench: Bench) -> Indexed:
@@ -131,6 +139,38 @@ def measure_legs(bench: Bench, indexed: Indexed) -> None:
         raw.stop()
 
 
+def measure_build(bench: Bench, indexed: Indexed) -> None:
+    """Building one bucket's lexical index against bare IndexWriters: one whole build a round."""
+    bench.say("building the lexical index, and the same with Lucene alone")
+    builds = Worker("benchmarks.builds", str(indexed.data_dir), log=OUT / "workers.log")
+    try:
+        for key, base in (("build_vs_lucene", "lucene"), ("build_vs_plain_lucene", "plain")):
+            comparison = compare(lambda: builds.rate("ours"), lambda base=base: builds.rate(base), bench.rounds)  # type: ignore[misc]
+            bench.keep(key, comparison, **builds.hello)
+    finally:
+        builds.stop()
+
+
+def measure_plain(bench: Bench, indexed: Indexed) -> None:
+    """What guards and buckets cost the plain shards, in CPU time."""
+    bench.say("building one bucket and four of tagged rows")
+    plain = Worker("benchmarks.plain", str(indexed.data_dir), log=OUT / "workers.log")
+
+    def rate(what: str, **arguments: Any) -> Measure:
+        return lambda: plain.rate(what, seconds=bench.seconds, **arguments)
+
+    try:
+        for _ in range(WARM_UPS):  # Java compiles in these seconds
+            rate("visible")(), rate("lexical", buckets=4)()
+        bench.keep_cost("guard_vs_plain", compare(rate("visible"), rate("all"), bench.rounds), **plain.hello)
+        bench.details["guard_vs_plain"]["cold"] = compare(rate("cold"), rate("all"), bench.rounds).cost
+        for leg in ("lexical", "vector"):
+            comparison = compare(rate(leg, buckets=4), rate(leg, buckets=1), bench.rounds)
+            bench.keep_cost(f"four_shards_cpu_{leg}", comparison, **plain.hello)
+    finally:
+        plain.stop()
+
+
 def main() -> int:
     """Runs everything; 1 when a request failed, since a ratio of failures means nothing."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
@@ -147,6 +187,8 @@ def main() -> int:
     measure_http(bench, indexed)
     measure_sentence(bench)
     measure_legs(bench, indexed)
+    measure_build(bench, indexed)
+    measure_plain(bench, indexed)
     bench.details["seconds"] = round(time.monotonic() - bench.started, 1)
     found = {**bench.results, "machine": described, "details": bench.details}
     text = json.dumps(found, indent=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -239,10 +239,64 @@ async def test_every_step_leaves_what_a_fresh_index_would_say(tmp_path: Path, se
         await driver.live.router.refresh()
         await driver.compare()
         # Each kind of step at least once, in an order of its own.
-        planned = [*steps, *driver.pick.choices(steps, k=16)]
+        planned = [*steps, *driver.pick.choices(steps, k=10)]
         driver.pick.shuffle(planned)
         for step in planned:
             await step()
             await driver.compare()
     finally:
         driver.live.close()
+
+
+@pytest.fixture
+async def live(tmp_path: Path) -> AsyncIterator[LiveIndex]:
+    index = LiveIndex(tmp_path, shards=3, target_rows=4, delta_rows=2)
+    index.store.write(WriteBatch(nodes=tuple(make_node(f"n{n:02}", text={"content": f"pump number{n}"}) for n in range(20))))
+    index.publish("main")
+    await index.router.refresh()
+    yield index
+    index.close()
+
+
+async def test_a_write_between_statistics_and_scores_leaves_the_scores_of_one_index(live: LiveIndex, tmp_path: Path) -> None:
+    nodes = {node.id: node for node in live.store.scan(search_guard(make_principal()))}
+    written = [make_node(f"w{n}", text={"content": "pump " * n}) for n in range(1, 4)]
+
+    async def write(method: str) -> None:
+        if method == "search" and written:
+            node = written.pop()
+            nodes[node.id] = node
+            revision = live.store.write(WriteBatch(nodes=(node,)))
+            for client in live.clients.values():
+                client.shard.catch_up(revision)
+
+    for client in live.clients.values():
+        client.before = write
+    answer = await live.lexical(make_principal(), "pump", 100)
+    assert not written
+    assert not answer.moved
+    (tmp_path / "fresh").mkdir()
+    with opened(tmp_path / "fresh", sorted(nodes.values(), key=lambda node: node.id)) as fresh:
+        ranked = Ranked(answer.ids, tuple(answer.scores.tolist()), answer.matched or 0)
+        assert_same_ranking(ranked, search(fresh, "pump"), 100)
+
+
+async def test_the_answer_says_that_a_build_is_due_and_that_rows_are_missing(live: LiveIndex) -> None:
+    assert (await live.lexical(make_principal(), "pump", 9)).over_bound == ()
+    for number in range(60):
+        live.store.write(WriteBatch(nodes=(make_node(f"w{number}", text={"content": "pump"}),)))
+        if number == 20:
+            await live.catch_up()
+            for answer in (await live.lexical(make_principal(), "pump", 9), await live.vector(make_principal(), "pump", 9)):
+                assert (answer.over_bound, answer.left_out) == (("main",), ())
+    await live.catch_up()
+    for answer in (await live.lexical(make_principal(), "pump", 9), await live.vector(make_principal(), "pump", 9)):
+        assert (answer.over_bound, answer.left_out) == (("main",), ("main",))
+    live.store.write(WriteBatch(soft_delete=tuple(f"n{n:02}" for n in range(20)), now=5))
+    await live.catch_up()
+    answer = await live.lexical(make_principal(), "number3", 9)
+    assert answer.ids == (), "deletions are never left out"
+    live.publish("main")
+    await live.router.refresh()
+    answer = await live.lexical(make_principal(), "pump", 100)
+    assert (len(answer.ids), answer.matched, answer.over_bound, answer.left_out) == (60, 60, (), ())

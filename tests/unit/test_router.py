@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from actors.router import RETRY_S, Router, RouterSettings
+from actors.router import MOST_ATTEMPTS, RETRY_S, Router, RouterSettings
 from cluster.errors import ShardError
 from cluster.model.guard import All
 from cluster.model.query import LegAnswer, LexicalQuery, PartitionFailure, Pins, TermStatistics
@@ -213,3 +215,73 @@ async def test_a_damaged_pointer_keeps_what_is_served_and_is_told(tmp_path: Path
     assert await router.refresh() == []
     assert router.served()["demo"].generation == "g1"
     assert "damaged" in router.refused()["demo"]
+
+
+async def test_every_shard_is_told_of_a_revision_and_what_could_not_follow_is_named(
+    tmp_path: Path, shards: dict[str, FakeShard], make_router: Callable[..., Router]
+) -> None:
+    publish(GenerationStore(tmp_path), "g1", 1)
+    router = make_router()
+    await router.refresh()
+    done = await router.catch_up(7)
+    assert [shard.revisions for shard in shards.values()] == [[7], [7]], "those too that hold nothing of the project"
+    assert (done.revision, done.down, done.failures) == (7, {}, ())
+    assert done.complete("demo")
+    shards["lexical-0"].error = ShardError("the shard is down")
+    shards["lexical-1"].broken = (
+        PartitionFailure(project="demo", generation="g1", bucket="b0000", code="unavailable", detail="the store is down"),
+    )
+    done = await router.catch_up(8)
+    assert done.down == {"lexical-0": "the shard is down"}
+    assert [failure.bucket for failure in done.failures] == ["b0000"]
+    assert not done.complete("demo")
+    shards["lexical-0"].error = None
+    done = await router.catch_up(9)
+    assert (done.complete("demo"), done.complete("other")) == (False, True)
+
+
+async def test_a_shard_that_hangs_does_not_hold_a_writer_for_ever(
+    tmp_path: Path, shards: dict[str, FakeShard], make_router: Callable[..., Router], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(_revision: int) -> tuple[PartitionFailure, ...]:
+        await asyncio.Event().wait()
+        return ()
+
+    monkeypatch.setattr(shards["lexical-0"], "catch_up", hang)
+    done = await make_router().catch_up(7, timeout_s=0.01)
+    assert list(done.down) == ["lexical-0"]
+
+
+class WrittenShard(FakeShard):
+    """One whose rows change between its statistics and its search, for the first `writes` searches."""
+
+    def __init__(self, name: str, writes: int) -> None:
+        super().__init__(name)
+        self.writes = writes
+        self.documents = 1
+
+    async def statistics(self, queries: Sequence[LexicalQuery]) -> list[TermStatistics]:
+        return [TermStatistics(documents=self.documents, tokens=10, document_frequency={"x": 1}) for _ in queries]
+
+    async def search(self, queries: Sequence[LexicalQuery]) -> list[LegAnswer]:
+        if self.writes:
+            self.writes -= 1
+            self.documents += 1
+        answers = await super().search(queries)
+        own = (await self.statistics(queries))[0]
+        return [replace(answer, moved=query.own_statistics != own) for answer, query in zip(answers, queries, strict=True)]
+
+
+@pytest.mark.parametrize(("writes", "asked", "moved"), [(0, 1, False), (1, 2, False), (9, MOST_ATTEMPTS, True)])
+async def test_statistics_that_a_write_overtook_are_taken_again(
+    tmp_path: Path, shards: dict[str, FakeShard], make_router: Callable[..., Router], writes: int, asked: int, moved: bool
+) -> None:
+    shards["lexical-1"] = WrittenShard("lexical-1", writes)
+    publish(GenerationStore(tmp_path), "g1", 8)
+    router = make_router()
+    await router.refresh()
+    answer = await router.lexical(query(), soon())
+    assert answer.moved is moved
+    sent = [batch[0].statistics for batch in shards["lexical-1"].asked]
+    assert len(sent) == asked
+    assert [found and found.documents for found in sent] == [2 + attempt for attempt in range(asked)]

@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks import worker
 from benchmarks.material import BATCH, PROJECT, K, Material, make_material
+from cluster.index.vector_plan import GRAPH_MIN_WIDTH, GRAPH_WIDTH
 
 
 class RawLucene:
@@ -81,7 +82,7 @@ class RawFaiss:
         inner = faiss.downcast_index(index.index) if hasattr(index, "index") else index
         self.kind = type(inner).__name__
         if hasattr(inner, "hnsw"):
-            inner.hnsw.efSearch = 2 * K
+            inner.hnsw.efSearch = max(GRAPH_MIN_WIDTH, GRAPH_WIDTH * K)  # as wide as ours
         vectors = material.vectors
         self._batches = itertools.cycle([vectors[at : at + BATCH] for at in range(0, len(vectors) - BATCH + 1, BATCH)])
 

@@ -78,7 +78,7 @@ class Shards:
     )
     vector_precision: str = _setting(
         "auto",
-        "Vectors in memory; scores are float32's. auto: float16 above 100,000 rows of a project, sq8 (a byte) above 400,000.",
+        "Vectors in memory; scores are float32's. auto: sq8 (a byte a number) above 100,000 rows of a project, else float32.",
         choices=("auto", "float32", "float16", "sq8"),
     )
 

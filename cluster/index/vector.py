@@ -64,6 +64,8 @@ GRAPH_BUILD_WIDTH = 80
 #: Selections up to this size carry a copy of their vectors, which is 2 to 4 times as fast as picking them from the whole.
 #: Not where vectors are quantised, to save memory.
 GATHER_BYTES = 4 << 20
+#: Rows that are asked for first where all above a score are wanted.
+_FIRST_FETCH = 256
 #: Vectors that are decoded at one time while their error is measured.
 _BLOCK = 8192
 
@@ -424,7 +426,19 @@ class VectorIndex:
         if selection.gathered is not None and selection.positions is not None:
             return selection.positions[selection.gathered @ query >= threshold]
         parameters = None if selection.selector is None else faiss.SearchParameters(sel=selection.selector)
-        found: Ints = self._flat.range_search(query[None], threshold, params=parameters)[2]
+        found: Ints
+        if not self._quantised:
+            found = self._flat.range_search(query[None], threshold, params=parameters)[2]
+            return found
+        # FAISS's range search takes 20 times as long over quantised vectors as a search for the best, which is asked for more
+        # until it has all.
+        fetch = 0
+        while fetch < selection.count:
+            fetch = min(max(_FIRST_FETCH, 4 * fetch), selection.count)
+            raw, near = self._flat.search(query[None], fetch, params=parameters)
+            if raw[0, -1] < threshold:
+                break
+        found = near[0, raw[0] >= threshold]
         return found
 
     def close(self) -> None:

@@ -289,15 +289,14 @@ def test_another_precision_rebuilds_the_vectors_and_nothing_else(world: World) -
 
 
 def test_a_project_that_outgrows_a_precision_gets_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vector_file, "FLOAT16_ABOVE", 2)
-    monkeypatch.setattr(vector_file, "SQ8_ABOVE", 60)
+    monkeypatch.setattr(vector_file, "SQ8_ABOVE", 2)
     used = []
-    for names in (["a", "b"], ["c"], [f"n{number:03d}" for number in range(100)]):
+    for names in (["a", "b"], [f"n{number:03d}" for number in range(100)]):
         world.add(*names)
         manifest = world.publish()
         folder = world.generations.folder("demo", manifest.generation)
         used.append({(folder / b.name / "vector" / "vectors.faiss").read_text().split()[-1] for b in manifest.buckets})
-    assert used == [{"float32"}, {"float16"}, {"sq8"}], "one for all buckets of a project"
+    assert used == [{"float32"}, {"sq8"}], "one for all buckets of a project"
 
 
 def test_another_analyzer_rebuilds_everything(world: World) -> None:

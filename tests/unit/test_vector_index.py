@@ -21,18 +21,7 @@ from cluster.errors import CorruptIndexError, ShardError, UsageError, VectorErro
 from cluster.index import vector as module
 from cluster.index.vector import Plan, VectorIndex, write_vectors
 from cluster.index.vector_file import Precision, raw_path
-from cluster.model.manifest import VectorIdentity
-
-Floats = npt.NDArray[np.float32]
-
-
-def identity(dimensions: int, model: str = "m1") -> VectorIdentity:
-    return VectorIdentity(provider="test", model=model, dimensions=dimensions)
-
-
-def unit(rows: npt.ArrayLike) -> Floats:
-    matrix = np.asarray(rows, dtype=np.float64)
-    return (matrix / np.linalg.norm(matrix, axis=1, keepdims=True)).astype(np.float32)
+from tests.support.vectors import Floats, clustered, identity, unit
 
 
 @pytest.fixture
@@ -105,49 +94,6 @@ def check_ranking(
             if mask[other] and other < row and np.array_equal(vector, by_row[row]):
                 assert other in place
                 assert place[other] < place[row]
-
-
-def clustered(count: int, dimensions: int, seed: int) -> Floats:
-    rng = np.random.default_rng(seed)
-    centres = rng.standard_normal((40, dimensions))
-    return unit(centres[rng.integers(0, 40, count)] + 0.9 * rng.standard_normal((count, dimensions)))
-
-
-@pytest.fixture(scope="module", params=list(Precision))
-def graph_index(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[VectorIndex, Floats, Floats]:
-    vectors = clustered(5_010, 32, seed=3)
-    path = tmp_path_factory.mktemp("graph") / "v.faiss"
-    write_vectors(path, vectors[:5_000], np.arange(5_000), identity(32), precision=request.param, graph_threshold=100)
-    return VectorIndex(path, 5_000, identity(32)), vectors[:5_000], vectors[5_000:]
-
-
-@pytest.mark.parametrize("share", [1.0, 0.5, 0.1, 0.01, 0.001])
-@pytest.mark.parametrize("correlation", ["random", "near", "far"])
-@pytest.mark.parametrize("plan", [Plan.GRAPH, None])
-def test_recall_holds_for_every_share_allowed(
-    plan: Plan | None,
-    correlation: str,
-    share: float,
-    graph_index: tuple[VectorIndex, Floats, Floats],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    index, vectors, queries = graph_index
-    monkeypatch.setattr(module, "GATHER_BYTES", 0)
-    if plan is not None:
-        monkeypatch.setattr(VectorIndex, "plan", lambda *_: plan)
-    rng = np.random.default_rng(4)
-    recalls = []
-    for query in queries:
-        closeness = vectors @ query
-        order = {"random": rng.permutation(5_000), "near": np.argsort(-closeness), "far": np.argsort(closeness)}[correlation]
-        mask = np.zeros(5_000, dtype=bool)
-        mask[order[: int(share * 5_000)]] = True
-        rows, _ = index.search(query[None], [index.prepare(mask)], 10)[0]
-        assert mask[rows].all()
-        assert len(set(rows.tolist())) == len(rows) == min(10, mask.sum())
-        wanted = np.argsort(np.where(mask, -closeness, np.inf))[: len(rows)]
-        recalls.append(len(np.intersect1d(rows, wanted)) / len(rows))
-    assert np.mean(recalls) >= 0.98
 
 
 def test_the_plan_follows_the_costs(opened: Callable[..., VectorIndex], monkeypatch: pytest.MonkeyPatch) -> None:

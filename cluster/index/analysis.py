@@ -35,7 +35,7 @@ MAX_QUERY_TERMS = 256
 #: Most distinct terms whose rows are counted to find the rarest, each about 40 us of a shard's time; 1,000 words or so.
 MAX_COUNTED_TERMS = 2048
 
-#: Runs remembered; when full, all are forgotten. About 500 bytes each.
+#: Runs remembered, twice: those met lately, and those met before them. About 200 bytes each.
 _MEMORY = 100_000
 #: Runs that are analysed in one call.
 _AT_ONCE = 500
@@ -49,9 +49,10 @@ _INVISIBLE = re.compile(
 #: Zero-width spaces and half surrogate pairs are spaces.
 _SPACE = re.compile("[\u200b\ud800-\udfff]")
 #: All that a token may hold, or that decides where one ends. What follows the last letter or digit decides nothing.
-_RUN = re.compile(r"[./:@\\'\-]*(?:[A-Za-z0-9_+#]|[^\x00-\x7f])+(?:[./:@\\'\-]+(?:[A-Za-z0-9_+#]|[^\x00-\x7f])+)*")
+_RUN = re.compile(r"[./:@\\'\-]*(?:[A-Za-z0-9_+#]|[^\x00-\x7f\s])+(?:[./:@\\'\-]+(?:[A-Za-z0-9_+#]|[^\x00-\x7f\s])+)*")
 _PUNCTUATION = re.compile(r"[./:@\\'\-]+")
-_SPACED = re.compile(rf"\S{{{MAX_TERM + 1}}}")
+#: Between a term and its count; no term holds it.
+DELIMITER = "|"
 #: Stands between two runs that are analysed in one call; a letter, so that it is a token of its own in every analyzer.
 _BETWEEN = "\ua66e\ua66e\ua66e"
 
@@ -64,30 +65,35 @@ def normalised(text: str) -> str:
 
 
 def runs(text: str) -> list[str]:
-    """The pieces of `text` that can be analysed one by one, in order and with repeats; none longer than MAX_TERM."""
-    return _fitting(_RUN.findall(normalised(text)))
+    """The pieces of `text` that can be analysed one by one, in order and with repeats."""
+    found: list[str] = _RUN.findall(normalised(text))
+    return found
 
 
 def spaced(text: str) -> list[str]:
     """As `runs`, of the text as it is, cut at white space alone: for analyzers of others."""
-    return _fitting(_SPACE.sub(" ", text).split())
+    return _SPACE.sub(" ", text).split()
 
 
-def _fitting(found: list[str]) -> list[str]:
+def fitting(found: list[str]) -> tuple[list[str], int]:
+    """The runs that are short enough for a term, longer ones cut at their punctuation, and how many pieces are dropped."""
     if max(map(len, found), default=0) <= MAX_TERM:
-        return found
-    return [piece for run in found for piece in _pieces(run) if len(piece) <= MAX_TERM]
+        return found, 0
+    pieces = [piece for run in found for piece in ([run] if len(run) <= MAX_TERM else _PUNCTUATION.split(run)) if piece]
+    kept = [piece for piece in pieces if len(piece) <= MAX_TERM]
+    return kept, len(pieces) - len(kept)
 
 
-def dropped_runs(text: str) -> int:
-    """How many pieces of `text` are not indexed because they are longer than MAX_TERM."""
-    if _SPACED.search(text) is None:
-        return 0
-    return sum(len(piece) > MAX_TERM for run in _RUN.findall(normalised(text)) for piece in _pieces(run))
+@dataclass(frozen=True, slots=True)
+class RowText:
+    """What a row is indexed with."""
 
-
-def _pieces(run: str) -> list[str]:
-    return [run] if len(run) <= MAX_TERM else [piece for piece in _PUNCTUATION.split(run) if piece]
+    #: "term|count" separated by spaces. A term may be named more than once: its counts add up.
+    text: str
+    #: The sum of all counts: the row's length.
+    length: int
+    #: Pieces of the row that are not indexed because they are longer than MAX_TERM.
+    dropped: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,8 +103,8 @@ class Analysis:
     #: Stands in the manifest and changes whenever the same text could give other terms, weights or scores: an index of
     #: another version must be rebuilt.
     version: str
-    #: Names of the analyzers whose terms are counted together.
-    analyzers: tuple[str, ...]
+    #: Each reading is a sequence of analyzers, of which each reads the terms of the one before; all readings' terms count.
+    readings: tuple[tuple[str, ...], ...]
     #: How often the terms of a text property count.
     weights: Mapping[str, int]
     #: BM25's parameters, part of the definition.
@@ -108,20 +114,37 @@ class Analysis:
     cut: Callable[[str], list[str]] = runs
     #: Whether a term that a question repeats counts as often; else its terms are a set.
     repeats: bool = False
-    _known: dict[str, Mapping[str, int]] = field(default_factory=dict, repr=False)
+    #: run -> its terms as RowText.text, and their number.
+    _known: dict[str, tuple[str, int]] = field(default_factory=dict, repr=False)
+    _older: dict[str, tuple[str, int]] = field(default_factory=dict, repr=False)
     _questions: dict[str, Mapping[str, int]] = field(default_factory=dict, repr=False)
 
+    def row_text(self, node: Node) -> RowText:
+        """What `node` is indexed with; of length 0 for a row without words."""
+        found, dropped = fitting([run for text in self.weighted_text(node) for run in self.cut(text)])
+        counted = Counter(found)
+        known = self._knowing(counted)
+        texts: list[str] = []
+        length = 0
+        for run, times in counted.items():
+            text, count = known[run]
+            texts.append(text if times == 1 else " ".join([text] * times))
+            length += count * times
+        return RowText(" ".join(filter(None, texts)), length, dropped)
+
     def row_terms(self, node: Node) -> dict[str, int]:
-        """The terms of `node`'s row and how often each counts. Their sum is the row's length; empty for a row without words."""
-        found = Counter(run for text in self.weighted_text(node) for run in self.cut(text))
-        return self._total(found)
+        """The terms of `node`'s row and how often each counts."""
+        return _counts(self.row_text(node).text)
 
     def query_terms(self, text: str) -> Mapping[str, int]:
         """The terms of a question in order, and the weight of each; empty when it holds no word."""
         known = self._questions.get(text)
         if known is None:
-            found = Counter(self.cut(text))
-            known = self._total(found) if self.repeats else dict.fromkeys(self._total(found), 1)
+            counted = Counter(fitting(self.cut(text))[0])
+            pieces = self._knowing(counted)
+            known = _counts(" ".join(pieces[run][0] for run, times in counted.items() for _ in range(times)))
+            if not self.repeats:
+                known = dict.fromkeys(known, 1)
             if len(text) <= _SHORT:
                 if len(self._questions) >= _QUESTIONS:
                     self._questions.clear()
@@ -132,46 +155,58 @@ class Analysis:
         """The texts of `node` that are searched, each as often as its field weighs."""
         return [text for name, weight in self.weights.items() if (text := node.text.get(name)) for _ in range(weight)]
 
-    def dropped(self, node: Node) -> int:
-        """How many pieces of `node`'s text are not indexed because they are too long."""
-        return sum(dropped_runs(node.text.get(name, "")) for name in self.weights)
-
-    def _total(self, found: Mapping[str, int]) -> dict[str, int]:
-        missing = [run for run in found if run not in self._known]
-        if missing:
-            if len(self._known) + len(missing) > _MEMORY:
-                self._known.clear()
-                missing = list(found)
-            for start in range(0, len(missing), _AT_ONCE):
-                self._learn(missing[start : start + _AT_ONCE])
-        known = self._known
-        terms: dict[str, int] = {}
-        for run, times in found.items():
-            for term, count in known[run].items():
-                terms[term] = terms.get(term, 0) + times * count
-        return terms
+    def _knowing(self, wanted: Mapping[str, int]) -> Mapping[str, tuple[str, int]]:
+        """What is known of runs, those of `wanted` among them."""
+        known, older = self._known, self._older
+        missing = [run for run in wanted if run not in known]
+        if missing and len(known) + len(missing) > _MEMORY:
+            # What is met again before the next time that memory is full stays; the rest goes then.
+            older.clear()
+            older.update(known)
+            known.clear()
+            missing = list(wanted)
+        if older:
+            known.update((run, older.pop(run)) for run in missing if run in older)
+            missing = [run for run in missing if run not in known]
+        for start in range(0, len(missing), _AT_ONCE):
+            self._learn(missing[start : start + _AT_ONCE])
+        return known
 
     def _learn(self, missing: Sequence[str]) -> None:
-        read: list[Counter[str]] = [Counter() for _ in missing]
-        for name in self.analyzers:
-            for counter, found in zip(read, _analysed(missing, name), strict=True):
-                counter.update(found)
-        self._known.update(zip(missing, read, strict=True))
+        read: list[list[str]] = [[] for _ in missing]
+        done: dict[tuple[str, ...], list[list[str]]] = {}
+        for reading in self.readings:
+            terms = done.get(reading[:-1]) or [[run] for run in missing]
+            done[reading] = [list(found) for found in _analysed(terms, reading[-1])]
+            for all_terms, found in zip(read, done[reading], strict=True):
+                all_terms.extend(found)
+        for run, found in zip(missing, read, strict=True):
+            self._known[run] = " ".join([f"{term}{DELIMITER}{times}" for term, times in Counter(found).items()]), len(found)
 
 
-def _analysed(pieces: Sequence[str], name: str) -> list[list[str]]:
-    """The terms of each of `pieces` by the analyzer called `name`."""
-    lists: list[list[str]] = [[]]
-    for term in tokens(f" {_BETWEEN} ".join(pieces), analyzer(name)):
-        if term == _BETWEEN:
-            lists.append([])
-        else:
-            # What Lucene's lower case leaves: a final sigma, a sharp s.
-            lists[-1].append(term if term.isascii() else term.casefold())
-    if len(lists) == len(pieces):
-        return lists
-    # A piece is itself what should stand between two.
-    return [_analysed([piece], name)[0] if _BETWEEN not in piece else [piece] for piece in pieces]
+def _counts(text: str) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for pair in text.split():
+        term, _, times = pair.rpartition(DELIMITER)
+        counts[term] = counts.get(term, 0) + int(times)
+    return counts
+
+
+def _analysed(texts: Sequence[Sequence[str]], name: str) -> list[list[str]]:
+    """The terms of each of `texts`, which are words, by the analyzer called `name`; in one call of Java."""
+    lists: list[list[str]] = []
+    at = 0
+    found = tokens(f" {_BETWEEN} ".join([" ".join(words) for words in texts]), analyzer(name))
+    for _ in range(found.count(_BETWEEN)):
+        end = found.index(_BETWEEN, at)
+        lists.append(found[at:end])
+        at = end + 1
+    lists.append(found[at:])
+    if len(lists) != len(texts):
+        # A text is itself what should stand between two.
+        lists = [tokens(" ".join(words), analyzer(name)) for words in texts]
+    # What Lucene's lower case leaves: a final sigma, a sharp s.
+    return [words if "".join(words).isascii() else [word.casefold() for word in words] for words in lists]
 
 
 #: Ours, for code and prose, with a title that counts twice and a symbol three times.
@@ -179,14 +214,14 @@ DEFAULT = "text"
 _ANALYSES: Mapping[str, Analysis] = {
     "text": Analysis(
         version="text-2",
-        analyzers=("code", "prose"),
+        readings=(("code",), ("code", "normal")),
         weights={"symbol": 3, "title": 2, "path": 1, "summary": 1, "content": 1},
         k1=2.4,
         b=0.75,
     ),
     "english": Analysis(
         version="english-1",
-        analyzers=("english",),
+        readings=(("english",),),
         weights={"symbol": 1, "title": 1, "path": 1, "summary": 1, "content": 1},
         k1=0.9,
         b=0.4,

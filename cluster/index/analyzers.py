@@ -83,16 +83,14 @@ _PARTS: Part = ("patternCaptureGroup", {"pattern": _SPELT_OUT, "preserve_origina
 _MARKS: Part = ("patternReplace", {"pattern": r"(?<=.)[\u0300-\u036f]+", "replacement": ""})
 
 CODE = Chain(_TOKENIZER, (_PARTS, ("lowercase", {}), ("removeDuplicates", {})), (_BACKSLASHES,))
-PROSE = Chain(
-    _TOKENIZER,
-    (_PARTS, ("lowercase", {}), _MARKS, ("asciiFolding", {}), ("porterStem", {}), ("removeDuplicates", {})),
-    (_BACKSLASHES,),
-)
+#: From the terms of `code` to those of `prose`.
+NORMAL = Chain(("whitespace", {"maxTokenLen": "1024"}), (_MARKS, ("asciiFolding", {}), ("porterStem", {})))
+PROSE = Chain(CODE.tokenizer, CODE.filters + NORMAL.filters, CODE.char_filters)
 
 
 @cache
 def analyzer(name: str) -> Any:
-    """Lucene's Analyzer called `name`: "code", "prose" or "english". Starts the JVM."""
+    """Lucene's Analyzer called `name`: "code", "normal", "prose" (which is both, one after the other) or "english"."""
     return _ANALYZERS[name]()
 
 
@@ -123,6 +121,7 @@ def _english() -> Any:
 
 _ANALYZERS: Mapping[str, Callable[[], Any]] = {
     "code": lambda: build(CODE),
+    "normal": lambda: build(NORMAL),
     "prose": lambda: build(PROSE),
     "english": _english,
 }

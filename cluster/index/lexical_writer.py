@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.index import jvm
 from cluster.index.analysis import Analysis
-from cluster.index.lucene_query import TEXT, frequencies_text, frequency_analyzer, guard_terms
+from cluster.index.lucene_query import TEXT, frequency_analyzer, guard_terms
 from cluster.model.nodes import Node
 
 logger = logging.getLogger(__name__)
@@ -51,17 +51,17 @@ def add_rows(writer: Any, nodes: Iterable[Node], reading: Analysis) -> list[int]
     lengths: list[int] = []
     dropped = 0
     for node in nodes:
-        terms = reading.row_terms(node)
-        dropped += reading.dropped(node)
+        row = reading.row_text(node)
+        dropped += row.dropped
         guards = guard_terms(node)
         document = documents.get(guards)
         if document is None:
             if len(documents) >= _DOCUMENTS:
                 documents.clear()
             document = documents[guards] = _document(text, guards)
-        text.setStringValue(frequencies_text(terms))
+        text.setStringValue(row.text)
         writer.addDocument(document)
-        lengths.append(sum(terms.values()))
+        lengths.append(row.length)
     if dropped:
         logger.info("words too long for a term were left out", extra={"action": "words_dropped", "words": dropped})
     return lengths

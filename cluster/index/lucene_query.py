@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster.index import jvm
-from cluster.index.analysis import MAX_TERM
+from cluster.index.analysis import DELIMITER, MAX_TERM
 from cluster.index.analyzers import Chain, build
 from cluster.model.guard import LIST_COLUMNS, SCALAR_COLUMNS, All, AnyOf, Guard, Has, In, IsNull
 from cluster.model.ids import derived_id
@@ -23,8 +23,6 @@ TEXT = "text"
 _NULL = "null"
 #: Longest guard value that is a term itself; a longer one is stood in for by its hash. Lucene's limit is 32,766 bytes.
 _MAX_VALUE = 1000
-#: Between a term and its boost or frequency; no term holds it.
-_DELIMITER = "|"
 
 
 def guard_terms(node: Node) -> tuple[tuple[str, str], ...]:
@@ -95,7 +93,7 @@ def scored_query(boosts: Mapping[str, float], allowed: Any | None) -> Any:
     Lucene's QueryBuilder reads "term|boost" tokens through an analyzer: one call for all terms instead of four for each.
     """
     java = jvm.java()
-    query = _builder().createBooleanQuery(TEXT, " ".join(f"{term}{_DELIMITER}{boost:.9g}" for term, boost in boosts.items()))
+    query = _builder().createBooleanQuery(TEXT, " ".join(f"{term}{DELIMITER}{boost:.9g}" for term, boost in boosts.items()))
     if allowed is None:
         return query
     builder = java.BooleanQueryBuilder()
@@ -105,14 +103,9 @@ def scored_query(boosts: Mapping[str, float], allowed: Any | None) -> Any:
     return builder.build()
 
 
-def frequencies_text(terms: Mapping[str, int]) -> str:
-    """The form in which `frequency_analyzer` reads a row's terms."""
-    return " ".join(f"{term}{_DELIMITER}{count}" for term, count in terms.items())
-
-
 def frequency_analyzer() -> Any:
     """The analyzer of the text field: it takes over terms and frequencies as they are."""
-    return build(Chain(("whitespace", _WIDE), (("delimitedTermFrequency", {"delimiter": _DELIMITER}),)))
+    return build(Chain(("whitespace", _WIDE), (("delimitedTermFrequency", {"delimiter": DELIMITER}),)))
 
 
 #: A term, the delimiter and a number; astral characters count two.
@@ -121,7 +114,7 @@ _WIDE = {"maxTokenLen": str(4 * MAX_TERM)}
 
 @cache
 def _builder() -> Any:
-    analyzer = build(Chain(("whitespace", _WIDE), (("delimitedBoost", {"delimiter": _DELIMITER}),)))
+    analyzer = build(Chain(("whitespace", _WIDE), (("delimitedBoost", {"delimiter": DELIMITER}),)))
     return jvm.java().QueryBuilder(analyzer)
 
 

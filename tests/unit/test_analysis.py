@@ -13,7 +13,7 @@ from cluster.index.analysis import (
     analysis,
     choose_terms,
     countable_terms,
-    dropped_runs,
+    fitting,
     runs,
     spaced,
 )
@@ -27,11 +27,11 @@ any_text = st.text(st.characters(), max_size=200) | st.text("aZ9_./:@-\\'+#|é�
 @example("C++" * 200)
 @example("a/" * 400)
 def test_any_text_is_cut_into_runs_without_spaces(text: str) -> None:
-    for found in (runs(text), spaced(text)):
-        assert all(
-            0 < len(run) <= MAX_TERM and not any(char.isspace() or char in "|,\x00" for char in run) for run in runs(text)
-        )
-        assert not any("\ud800" <= char <= "\udfff" for run in found for char in run)
+    for cut in (runs, spaced):
+        found, _ = fitting(cut(text))
+        assert all(0 < len(run) <= MAX_TERM for run in found)
+        assert not any(char.isspace() or "\ud800" <= char <= "\udfff" for run in found for char in run)
+    assert not any(char in "|,\x00" for run in runs(text) for char in run)
 
 
 @given(any_text)
@@ -53,12 +53,11 @@ def test_text_without_words_has_no_run(text: str) -> None:
 
 def test_a_run_too_long_for_a_term_is_cut_at_its_punctuation_or_dropped() -> None:
     blob = "QUJDRGVm" * 5000
-    assert runs(f"The gearbox drawing {blob} follows") == ["The", "gearbox", "drawing", "follows"]
-    assert dropped_runs(f"The gearbox drawing {blob} follows {blob}/x") == 2
-    long_path = "/".join(["segment"] * 100)
-    assert runs(long_path) == ["segment"] * 100
-    assert dropped_runs(long_path) == dropped_runs("short " * 1000) == 0
-    assert runs("é" * MAX_TERM + " " + "é" * (MAX_TERM + 1)) == ["é" * MAX_TERM]
+    assert fitting(runs(f"The gearbox drawing {blob} follows")) == (["The", "gearbox", "drawing", "follows"], 1)
+    assert fitting(runs(f"follows {blob}/x")) == (["follows", "x"], 1)
+    assert fitting(runs("/".join(["segment"] * 100))) == (["segment"] * 100, 0)
+    assert fitting(runs("short " * 1000)) == (["short"] * 1000, 0)
+    assert fitting(runs("é" * MAX_TERM + " " + "é" * (MAX_TERM + 1))) == (["é" * MAX_TERM], 1)
 
 
 def test_a_field_weighs_by_repetition() -> None:

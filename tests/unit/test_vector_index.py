@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import random
 from collections.abc import Callable
 from dataclasses import asdict
@@ -435,3 +437,29 @@ def test_a_closed_index_says_so(opened: Callable[..., VectorIndex]) -> None:
     index.close()
     with pytest.raises(ShardError):
         index.search(np.ones((1, 3), np.float32), [None], 1)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_full_disk_leaves_the_file_as_it_was_or_one_that_is_refused(
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "v.faiss", iter(range(10))
+    write_vectors(path, clustered(50, 8, seed=1), np.arange(50), identity(8), precision=Precision.SQ8)
+    before = path.read_bytes()
+
+    def full(_descriptor: int) -> None:
+        # A file is synced before it is moved to its place, and its folder after: 0 and 1 are the float32 vectors'.
+        if next(synced) == 2 * (step - 1):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(CorruptIndexError, match="No space left"):
+            write_vectors(path, clustered(50, 8, seed=2), np.arange(50), identity(8), precision=Precision.SQ8)
+    assert path.read_bytes() == before
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["v.faiss", "v.faiss.f32"], "nothing half written stays"
+    if step == 1:
+        assert VectorIndex(path, 50, identity(8)).count == 50
+    else:
+        with pytest.raises(CorruptIndexError, match="belongs to another"):
+            VectorIndex(path, 50, identity(8))

@@ -1,0 +1,33 @@
+"""A node's id of whatever form names its row and no other; FAISS sees row numbers alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cluster.index.rows import read_rows, rows_table, write_rows
+from cluster.index.vector import VectorIndex, write_vectors
+from cluster.placement import bucket_of
+from tests.support.factories import make_node
+from tests.support.vectors import clustered, identity
+
+# The last two collide in CRC-32.
+IDS = ("doc-1", "p/" * 150, "文档", str(2**63 + 5), "-1", "plumless", "buckeroo")
+
+
+def test_every_id_comes_back_with_its_own_vector(tmp_path: Path) -> None:
+    nodes = [make_node(one) for one in IDS]
+    write_rows(tmp_path / "rows.parquet", rows_table(nodes, np.ones(len(IDS), np.int32)))
+    vectors = clustered(len(IDS), 16, seed=1)
+    write_vectors(tmp_path / "v.faiss", vectors, np.arange(len(IDS)), identity(16))
+    names = read_rows(tmp_path / "rows.parquet", len(IDS))["id"].to_pylist()
+    index = VectorIndex(tmp_path / "v.faiss", len(IDS), identity(16))
+    found = index.search(vectors, [None] * len(IDS), 1)
+    assert [names[rows[0]] for rows, _ in found] == list(IDS)
+
+
+@pytest.mark.parametrize(("name", "bucket"), [("doc-1", 9249), ("文档", 7004), ("-1", 3734)])
+def test_the_bucket_of_an_id_is_the_same_in_every_process(name: str, bucket: int) -> None:
+    assert bucket_of(name, 10_000) == bucket

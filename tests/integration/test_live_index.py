@@ -300,3 +300,18 @@ async def test_the_answer_says_that_a_build_is_due_and_that_rows_are_missing(liv
     await live.router.refresh()
     answer = await live.lexical(make_principal(), "pump", 100)
     assert (len(answer.ids), answer.matched, answer.over_bound, answer.left_out) == (60, 60, (), ())
+
+
+async def test_rows_that_tie_at_the_cut_come_by_id_and_not_by_arrival(tmp_path: Path) -> None:
+    """In one bucket, where equal texts have equal scores to the last bit."""
+    live = LiveIndex(tmp_path, shards=1, target_rows=100)
+    live.publish("main")
+    await live.router.refresh()
+    for number in (5, 9, 3, 7, 1, 8):
+        live.store.write(WriteBatch(nodes=(make_node(f"t{number}", text={"content": "turbine"}),)))
+        await live.catch_up()
+    for k in (1, 2, 3, 6, 9):
+        answer = await live.lexical(make_principal(), "turbine", k)
+        assert answer.ids == ("t1", "t3", "t5", "t7", "t8", "t9")[:k]
+        assert answer.matched == 6
+    live.close()

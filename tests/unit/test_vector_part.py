@@ -9,7 +9,7 @@ from actors import vector_part
 from actors.vector_part import VectorPart
 from cluster.index.rows import rows_table, write_rows
 from cluster.index.vector import write_vectors
-from cluster.model.guard import In
+from cluster.model.guard import All, In
 from cluster.model.manifest import Bucket, Manifest, VectorIdentity
 from tests.support.factories import ACCOUNT, make_node
 
@@ -64,3 +64,30 @@ def test_a_selection_larger_than_all_that_is_kept_is_used_once(part: VectorPart,
         ((ids, _),) = part.search(np.eye(1, 16, dtype=np.float32), In("owner_agent", (name,)), 5)
         assert ids == [f"n{name[-2:]}"]
         assert len(part._selections) == 1
+
+
+def test_dead_rows_cost_no_hit_before_and_after_the_selection_is_made_anew(part: VectorPart) -> None:
+    """Rows 16 and on are one vector's neighbours by number of the second axis; the nearest die first."""
+    everything = All(())
+    query = np.zeros((1, 16), np.float32)
+    query[0, 0] = 1
+    alive, _ = part.search(query, everything, ROWS)[0]
+    assert len(alive) == ROWS
+    while alive:
+        for found, k in ((part.search(query, everything, k)[0][0], k) for k in (1, 5)):
+            assert found == alive[:k]
+        part.apply(dict.fromkeys(alive[:3]))
+        alive = alive[3:]
+    assert part.search(query, everything, 5)[0][0] == []
+
+
+def test_a_row_that_was_written_again_shows_its_new_vector_alone(part: VectorPart) -> None:
+    node = make_node("n03", owner_agent="iris")
+    vector = np.eye(1, 16, 9, dtype=np.float32)
+    part.apply({"n03": node})
+    assert "n03" not in part.search(vector, All(()), ROWS)[0][0], "its vector is not there yet"
+    part._find_vectors = lambda _identity, hashes: dict.fromkeys(hashes, vector[0])
+    part.settle()
+    ids, scores = part.search(vector, In("owner_agent", ("iris",)), 5)[0]
+    assert (ids, scores.tolist()) == (["n03"], [1.0])
+    assert part.search(vector, In("owner_agent", ("agent03",)), 5)[0][0] == []

@@ -78,7 +78,7 @@ class RouterLegs:
             raise
         except Exception as error:
             raise EmbedderError("the embedder failed") from error
-        vector = row if np.isfinite(row).all() else None
+        vector = row if np.isfinite(row).all() and row.any() else None
         self._cache[key] = vector
         if len(self._cache) > CACHED_VECTORS:
             self._cache.popitem(last=False)

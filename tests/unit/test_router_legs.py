@@ -56,6 +56,13 @@ async def test_a_text_without_a_vector_is_no_error(tmp_path: Path) -> None:
     assert await make_legs(tmp_path, Embedder(FIRST)).embed("unknown", FIRST, soon(), "k1") is None
 
 
+@pytest.mark.parametrize("number", [0.0, np.nan, np.inf])
+async def test_a_vector_of_a_question_that_cannot_be_used_is_none(number: float, tmp_path: Path) -> None:
+    embedder = Embedder(FIRST)
+    embedder.embed_query = lambda texts: np.full((len(texts), 4), number, np.float32)  # type: ignore[method-assign]
+    assert await make_legs(tmp_path, embedder).embed("zzz", FIRST, soon(), "k1") is None
+
+
 async def test_an_identity_that_no_embedder_makes_is_named(tmp_path: Path) -> None:
     with pytest.raises(EmbedderError, match="test/target/4"):
         await make_legs(tmp_path, Embedder(FIRST)).embed("pump", TARGET, soon(), "k1")

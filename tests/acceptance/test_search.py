@@ -256,4 +256,4 @@ def test_pages_of_any_size_join_to_one_list(server: Server, fusion: str) -> None
             cursor = page["next_cursor"]
         assert [(hit["id"], hit["score"]) for hit in found] == [(hit["id"], hit["score"]) for hit in whole["hits"]]
     refused = server.request("POST", "/v1/search", {"query": "pump", "cursor": "x"})
-    assert (refused.status, refused.json()["field"]) == (422, "cursor")
+    assert (refused.status, refused.json["field"]) == (422, "cursor")

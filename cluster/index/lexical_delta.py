@@ -140,7 +140,7 @@ class LexicalDelta:
             # The old one holds on to the files of segments that were merged away.
             self._reader.close()
             self._reader = newer
-        self._searcher = LexicalSearcher(self._reader, self._rows, self._reading, dead)
+        self._searcher = LexicalSearcher(self._reader, self._rows, self._reading, dead, few_rows=True)
 
     def _write_anew(self) -> None:
         living: Mapping[str, Node] = self._nodes

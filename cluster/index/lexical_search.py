@@ -54,8 +54,10 @@ class _Selection:
     #: Rows with at least one term, and the terms of all rows.
     documents: int
     tokens: int
-    #: The filter query, which knows nothing of deaths; None when every row that can match is selected.
+    #: The filter query, which knows nothing of deaths; None when every row that can match is selected, or `mask` serves.
     allowed: Any | None
+    #: The same as an array; None where the filter query serves.
+    mask: Mask | None
     #: A bit for each row, set for those that are selected; None when all rows are, and none is dead.
     bits: Any | None
     #: How many deaths the above takes into account.
@@ -67,13 +69,20 @@ class _Selection:
 class LexicalSearcher:
     """The rows of an open reader. It belongs to one thread (see `cluster.index.jvm`)."""
 
-    def __init__(self, reader: Any, rows: pa.Table, reading: Analysis, dead: Iterable[int] = ()) -> None:
-        """`rows` has the guard columns and "tokens" (int32), in row order; `reading` is what the rows were written with."""
+    def __init__(
+        self, reader: Any, rows: pa.Table, reading: Analysis, dead: Iterable[int] = (), *, few_rows: bool = False
+    ) -> None:
+        """`rows` has the guard columns and "tokens" (int32), in row order; `reading` is what the rows were written with.
+
+        `few_rows`: a guard is no part of Lucene's query, which would be made ready for each segment anew; as many more hits are
+        asked for as hidden rows match, and those are dropped. Faster as long as these are a few thousand at most.
+        """
         java = jvm.java()
         # Guards and questions have their own bounds; Lucene's would count a guard with many projects as an attack.
         java.IndexSearcher.setMaxClauseCount(1 << 20)
         self._reader = reader
         self._searcher = java.IndexSearcher(reader)
+        self._few_rows = few_rows
         self._rows = rows
         self._tokens: npt.NDArray[np.int32] = np.asarray(rows["tokens"].to_numpy(), np.int32)
         self._reading = reading
@@ -131,9 +140,9 @@ class LexicalSearcher:
             boosts = self._boosts(terms, statistics)
             if not boosts or not selection.documents or k < 1:
                 return np.empty(0, np.int64), np.empty(0, np.float64), 0
-            if not self._deaths:
+            if selection.mask is None and not self._deaths:
                 return self._ranked(boosts, selection, statistics, k)
-            return self._ranked_alive(boosts, selection, statistics, k)
+            return self._ranked_visible(boosts, selection, statistics, k)
         except jvm.java().Error as error:
             raise CorruptIndexError(f"the lexical index cannot be read: {error}") from error
 
@@ -161,7 +170,8 @@ class LexicalSearcher:
         return _Selection(
             documents=documents,
             tokens=int(visible.sum(dtype=np.int64)),
-            allowed=None if guard is None else guard_query(guard),
+            allowed=None if guard is None or self._few_rows else guard_query(guard),
+            mask=None if guard is None or not self._few_rows else mask,
             bits=None if guard is None and not self._deaths else row_bits(mask),
             deaths=len(self._deaths),
         )
@@ -247,18 +257,20 @@ class LexicalSearcher:
         rows, scores = hits(top_docs)
         return rows, scores, matched
 
-    def _ranked_alive(self, boosts: dict[str, float], selection: _Selection, statistics: TermStatistics, k: int) -> Found:
-        """As `_ranked`, for as many more as there are dead rows with one of the terms; these are then dropped."""
-        self._counts.gather(sorted(boosts))
-        matched = self._counts.gathered_within(selection.bits)
+    def _ranked_visible(self, boosts: dict[str, float], selection: _Selection, statistics: TermStatistics, k: int) -> Found:
+        """As `_ranked`, for as many more as Lucene finds rows that are dead or hidden by `mask`; these are then dropped."""
+        matched = self._counts.gather(sorted(boosts), selection.bits)
         if not matched:
             return np.empty(0, np.int64), np.empty(0, np.float64), 0
-        if self._dead_bits is None:
-            self._dead_bits = row_bits(~self._alive)
-        dead = self._counts.gathered_within(self._dead_bits)
-        rows, scores, _ = self._ranked(boosts, selection, statistics, k + dead)
-        alive = self._alive[rows]
-        return rows[alive][:k], scores[alive][:k], matched
+        if selection.mask is not None:
+            others = self._counts.gathered - matched
+        else:
+            if self._dead_bits is None:
+                self._dead_bits = row_bits(~self._alive)
+            others = self._counts.gathered_within(self._dead_bits)
+        rows, scores, _ = self._ranked(boosts, selection, statistics, k + others)
+        visible = self._alive[rows] if selection.mask is None else self._alive[rows] & selection.mask[rows]
+        return rows[visible][:k], scores[visible][:k], matched
 
     def _score_with(self, statistics: TermStatistics) -> None:
         ratio = (self._written_tokens / self._written_documents) / (statistics.tokens / statistics.documents)

@@ -47,11 +47,17 @@ class TermCounts:
         self._found.clear(0, self._rows)
         return self.gathered_within(allowed) if self._mark(term) else 0
 
-    def gather(self, terms: Iterable[str]) -> None:
-        """Marks the rows with any of `terms`, for `gathered_within`."""
+    def gather(self, terms: Iterable[str], allowed: Any) -> int:
+        """Marks the rows with any of `terms`, and counts those that are in the bit set `allowed`."""
         self._found.clear(0, self._rows)
         for term in terms:
             self._mark(term)
+        return self.gathered_within(allowed)
+
+    @property
+    def gathered(self) -> int:
+        """Rows that the last `gather` marked."""
+        return self.gathered_within(self._found)
 
     def gathered_within(self, allowed: Any) -> int:
         """Rows that the last `gather` marked among those of the bit set `allowed`."""

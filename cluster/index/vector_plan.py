@@ -8,7 +8,7 @@ from enum import StrEnum
 
 #: Nodes that a graph search expands at least, and for each row that it fetches, without and with a filter. Recall against an
 #: exact scan of 50,000 real vectors, 12 links: 0.99 of 10 and 0.96 of 100 (see benchmarks/vectors.py).
-GRAPH_MIN_WIDTH = 256
+GRAPH_MIN_WIDTH = 384
 GRAPH_WIDTH = 2
 GRAPH_FILTERED_WIDTH = 3
 #: Rows asked for beyond k, so that ties at the cut are seen and resolved by row number.

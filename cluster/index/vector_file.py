@@ -38,7 +38,8 @@ _MAGIC = b"RAYCVEC\x01"
 _RAW = "<f4"
 
 #: Rows of a project above which `auto` takes one byte a number. At 384 dimensions float32 has 0.15 GB there. float16 is never
-#: chosen: it finds no more than bytes do once the rows are scored, and its scans are slower (benchmarks/vectors.py).
+#: chosen: twice the memory, and it finds no more than bytes do once the rows are scored. It is quicker only where all allowed
+#: rows are far from the question, since less must be scored for its smaller error (benchmarks/vectors.py).
 SQ8_ABOVE = 100_000
 
 #: Bytes of the mapped file that one index keeps in its process at most, beyond what one search touches.

@@ -332,6 +332,7 @@ def _options(heap_mb: int, java_version: int) -> list[str]:
         f"-Xms{_LEAST_HEAP_MB}m",
         f"-Xmx{heap_mb}m",
         "-XX:+UseSerialGC",  # one small heap, one thread: the collector with the least overhead
+        "-XX:ActiveProcessorCount=1",  # one thread of a process uses Java; several shards share the processors with FAISS
         "-XX:-UsePerfData",  # no file in /tmp
         "-XX:+DisplayVMOutputToStderr",  # standard output belongs to the program
         "-Xrs",  # signals belong to Python

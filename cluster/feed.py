@@ -18,7 +18,8 @@ PAGE = 2_000
 #: Pages that are read after the first one that reached the end: writers that never pause must not hold a reader for ever.
 CHASED_PAGES = 20
 
-_NODE_KINDS = frozenset({"node_written", "node_deleted", "node_removed"})
+#: Entries that are about nodes.
+NODE_KINDS = frozenset({"node_written", "node_deleted", "node_removed"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class Feed:
         chased = 0
         while entries := self._store.changes(since, self._page):
             since = entries[-1].revision
-            ids = dict.fromkeys(entry.subject for entry in entries if entry.kind in _NODE_KINDS)
+            ids = dict.fromkeys(entry.subject for entry in entries if entry.kind in NODE_KINDS)
             mine = [node_id for node_id in ids if wanted(node_id)]
             found = self._store.get_nodes(mine, self._live) if mine else {}
             yield NodeChanges(revision=since, nodes={node_id: _searchable(found.get(node_id)) for node_id in mine})

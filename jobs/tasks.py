@@ -9,6 +9,7 @@ from cluster.config import Config
 from cluster.errors import RaycallError
 from cluster.model.manifest import Manifest
 from cluster.telemetry import configure_file
+from jobs.pending import outgrown
 from jobs.progress import ProgressFile
 from jobs.setup import log_file, progress_folder, reindexer
 
@@ -24,14 +25,18 @@ def publish(config: Config, project: str) -> Manifest:
 
 
 def refine(config: Config, project: str) -> Manifest | None:
-    """Brings `project` under the better embedder; see `Reindexer.refine`. None when there was nothing to do.
+    """Brings `project` under the better embedder, with all that was written; see `Reindexer.refine`.
+
+    None when there was nothing to do: everything is embedded, and what was written since fits into the shards' memory.
 
     The progress file says how far it is, and why it failed if it does; a later call goes on where this one stopped.
     """
     progress = ProgressFile(progress_folder(config), REFINE, project)
     try:
         with reindexer(config) as jobs:
-            if not jobs.needs_refining(config.account, project):
+            builder, most = jobs.builder, config.delta.max_rows
+            grown = outgrown(builder.store, builder.generations, project, most)
+            if not grown and not jobs.needs_refining(config.account, project):
                 return None
             manifest = jobs.refine(config.account, project, progress.report)
     except RaycallError as error:

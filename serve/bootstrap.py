@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from cluster.errors import RaycallError, UnavailableError
 from cluster.model.manifest import Manifest
 from cluster.storage import GenerationStore
 from jobs.model import CALLS
+from jobs.pending import pending_changes
 from jobs.setup import SystemClock, generations_root, open_store
 from jobs.walk import default_project, walk
 from serve import machine
@@ -268,10 +270,14 @@ class _Say:
 
 def _stay(config: Config, stack: Any) -> None:
     """Looks after the background work until the process is interrupted."""
+    store = open_store(config)
     refiner = Refiner(
         generations=GenerationStore(generations_root(config)),
         start=lambda project: stack.refine_in_background(config, project),
         clock=SystemClock(),
+        pending=partial(pending_changes, store),
+        revision=store.revision,
+        most_changes=config.delta.max_rows,
     )
     try:
         while True:
@@ -279,6 +285,7 @@ def _stay(config: Config, stack: Any) -> None:
             time.sleep(TICK_S)
     finally:
         refiner.stop()
+        store.close()
 
 
 def _interrupt(_number: int, _frame: object) -> None:

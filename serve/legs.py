@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
@@ -98,6 +98,8 @@ class LegRunner:
     query_id: str
     #: Who asks: what is remembered for one caller is not used for another, whose timings would tell of it.
     caller: str
+    #: Whether the caller may read every row, and so may be told how many there are.
+    reads_all: bool = False
 
     async def run(self) -> tuple[LegOutcome, LegOutcome]:
         """The lexical and the vector outcome. Raises an UnavailableError when a leg failed and the other one is missing too."""
@@ -110,7 +112,25 @@ class LegRunner:
             if all(isinstance(error, OverloadedError) for error in errors):
                 raise OverloadedError("too many questions are waiting; try again later") from errors[0]
             raise ShardError("neither the lexical nor the vector leg answered; try again") from errors[0]
-        return lexical, vector
+        return replace(lexical, notices=(*lexical.notices, *self._delta_notices(lexical, vector))), vector
+
+    def _delta_notices(self, *outcomes: LegOutcome) -> Iterator[Degradation]:
+        """What is to be said of rows that were written since the index was built, once for both legs."""
+        answers = [outcome.answer for outcome in outcomes if outcome.answer is not None]
+        left_out = sorted({project for answer in answers for project in answer.left_out})
+        if left_out:
+            detail = "more was written since the index was built than the shards may hold; until the build that runs now is"
+            yield Degradation(
+                code="changes_left_out", detail=f"{detail} done, the newest rows are missing from: {', '.join(left_out)}"
+            )
+        over_bound = sorted({project for answer in answers for project in answer.over_bound} - set(left_out))
+        # How much was written counts rows that not everybody may read; nothing is missing yet, so nobody else needs to know.
+        if over_bound and self.reads_all:
+            detail = f"much was written since the index was built, and a build is due: {', '.join(over_bound)}"
+            yield Degradation(code="build_due", detail=detail)
+        if any(answer.moved for answer in answers):
+            detail = "rows were written while this question was answered: BM25 scores may mix two moments"
+            yield Degradation(code="statistics_moved", detail=detail)
 
     async def _lexical(self) -> LegOutcome:
         query = LexicalQuery(

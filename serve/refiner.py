@@ -1,4 +1,5 @@
-"""Brings every project under the better embedder, one at a time, in the background."""
+"""Brings every project under the better embedder, and folds what was written into new generations; one at a time, in the
+background."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ from cluster.storage import GenerationStore
 
 log = logging.getLogger(__name__)
 
+#: Seconds between two counts of what was written to a project.
+COUNT_EVERY_S = 5.0
 #: Seconds until a refinement that failed (a model service that is down) is tried again.
 RETRY_AFTER_S = 30.0
 
@@ -32,12 +35,22 @@ class Refiner:
     generations: GenerationStore
     start: Callable[[str], Task]
     clock: Clock
+    #: (project, revision, most) -> changes of the project after that revision, counted up to `most`.
+    pending: Callable[[str, int, int], int]
+    #: The store's revision.
+    revision: Callable[[], int]
+    #: Changes of a project above which it is built anew: the shards hold them in memory until then.
+    most_changes: int
     _task: Task | None = None
     _project: str = ""
     #: project -> the generation that a refinement ended with: it is looked at again when another is served.
     _settled: dict[str, str | None] = field(default_factory=dict)
-    #: project -> the time, in monotonic seconds, before which it is not tried again.
+    #: project -> the time, in monotonic seconds, before which it is not tried again, and before which it is not counted again.
     _not_before: dict[str, float] = field(default_factory=dict)
+    _next_count: dict[str, float] = field(default_factory=dict)
+    #: project -> the store's revision when its last build started: what came before needs no other one.
+    _built: dict[str, int] = field(default_factory=dict)
+    _started_at: int = 0
 
     def step(self) -> None:
         """Looks after the running refinement and starts the next; to be called again and again."""
@@ -49,6 +62,7 @@ class Refiner:
         for project in self.generations.projects():
             if self._due(project):
                 self._project = project
+                self._started_at = self.revision()
                 self._task = self.start(project)
                 return
 
@@ -66,7 +80,24 @@ class Refiner:
         except RaycallError:
             # The router has said so already; there is nothing here to refine.
             return False
-        return served is not None and self._settled.get(project) != served
+        return served is not None and (self._settled.get(project) != served or self._outgrown(project, served))
+
+    def _outgrown(self, project: str, served: str) -> bool:
+        """Whether so much was written since the served generation was built that it should be built again."""
+        now = self.clock.monotonic()
+        if now < self._next_count.get(project, 0.0):
+            return False
+        self._next_count[project] = now + COUNT_EVERY_S
+        try:
+            since = max(self.generations.manifest(project, served).watermark, self._built.get(project, 0))
+            changes = self.pending(project, since, self.most_changes)
+        except RaycallError as error:
+            extra = {"action": "changes_not_counted", "project": project}
+            log.warning("what was written could not be counted: %s", error.detail, extra=extra)
+            return False
+        if changes > self.most_changes:
+            log.info("many changes; building anew", extra={"action": "build_due", "project": project})
+        return changes > self.most_changes
 
     def _end(self, task: Task) -> None:
         project = self._project
@@ -78,5 +109,6 @@ class Refiner:
             log.warning("the better embedder could not be used: %s", error.detail, extra=extra)
             self._not_before[project] = self.clock.monotonic() + RETRY_AFTER_S
             return
+        self._built[project] = self._started_at
         # A generation that was published meanwhile is not the one that was refined: it is looked at again.
         self._settled[project] = before if manifest is None else manifest.generation

@@ -11,7 +11,7 @@ from functools import partial
 
 from cluster.errors import ConflictError
 from cluster.guards import expansion_guard, search_guard
-from cluster.model.access import Principal
+from cluster.model.access import Principal, Role
 from cluster.model.guard import Guard
 from cluster.model.manifest import Manifest
 from cluster.model.nodes import Node
@@ -139,6 +139,7 @@ class Retrieval:
             deadline=started + self._deadline_s,
             query_id=query_id,
             caller=principal.key_id,
+            reads_all=principal.role is Role.ADMIN and principal.agent is None,
         )
 
     def _finish(

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -75,6 +76,8 @@ class FakeLegs:
     errors: dict[str, Exception] = field(default_factory=dict)
     hanging: set[str] = field(default_factory=set)
     failures: dict[str, tuple[PartitionFailure, ...]] = field(default_factory=dict)
+    #: More fields of both legs' answers.
+    extra: dict[str, Any] = field(default_factory=dict)
     without_vector: bool = False
     query_tokens: int | None = None
     #: Every query that arrived, by leg.
@@ -141,6 +144,7 @@ class FakeLegs:
             answered=asked - len(failures),
             failures=failures,
             explain=explain,
+            **self.extra,
         )
 
 

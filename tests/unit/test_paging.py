@@ -15,7 +15,7 @@ from cluster.model.query import Answer, Fusion, SearchRequest
 from serve.cursor import MAX_CURSOR, fingerprint, read_cursor
 from tests.support.factories import make_principal
 from tests.support.legs import make_manifest
-from tests.unit.test_retrieval import ADMIN, Bench, doc, ids
+from tests.support.retrieval import ADMIN, Bench, doc, ids
 
 METHODS = list(Fusion)
 

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from cluster.errors import EmbedderError
+from cluster.errors import EmbedderError, UnavailableError
 from cluster.storage import GenerationStore
-from serve.refiner import RETRY_AFTER_S, Refiner
+from serve.refiner import COUNT_EVERY_S, RETRY_AFTER_S, Refiner
 from tests.unit.test_router import publish
 
 
@@ -48,7 +48,16 @@ class World:
         self.generations = GenerationStore(folder)
         self.jobs: list[tuple[str, Job]] = []
         self.clock = Clock()
-        self.refiner = Refiner(generations=self.generations, start=self._start, clock=self.clock)
+        #: Changes of every project, by the revision at which each came.
+        self.changes: list[int] = []
+        self.refiner = Refiner(
+            generations=self.generations,
+            start=self._start,
+            clock=self.clock,
+            pending=lambda _project, since, most: min(most + 1, sum(change > since for change in self.changes)),
+            revision=lambda: max(self.changes, default=0),
+            most_changes=3,
+        )
 
     def _start(self, project: str) -> Job:
         self.jobs.append((project, Job()))
@@ -107,3 +116,48 @@ def test_stopping_cancels_what_runs(world: World) -> None:
     world.refiner.step()
     world.refiner.stop()
     assert world.jobs[0][1].cancelled
+
+
+def test_many_changes_have_a_new_generation_built_once(world: World) -> None:
+    publish(world.generations, "g1", 1)
+    world.refiner.step()
+    world.jobs[0][1].end(None)
+    world.changes = [5, 6, 7]
+    world.refiner.step()
+    assert len(world.jobs) == 1, "as many as the shards may hold"
+    world.changes.append(8)
+    world.refiner.step()
+    assert len(world.jobs) == 1, "not counted again at once"
+    world.clock.now += COUNT_EVERY_S
+    world.refiner.step()
+    assert len(world.jobs) == 2
+    world.changes.append(9)
+    # A build that finds nothing to do (all changes undone) is not repeated for the same changes.
+    world.jobs[1][1].end(None)
+    for _ in range(3):
+        world.clock.now += COUNT_EVERY_S
+        world.refiner.step()
+    assert len(world.jobs) == 2
+    world.changes += [10, 11, 12, 13]
+    world.clock.now += COUNT_EVERY_S
+    world.refiner.step()
+    assert len(world.jobs) == 3
+
+
+def test_a_store_that_cannot_be_read_now_is_asked_again_later(world: World) -> None:
+    publish(world.generations, "g1", 1)
+    world.refiner.step()
+    world.jobs[0][1].end(None)
+    world.changes = [5, 6, 7, 8]
+    counting = world.refiner.pending
+
+    def down(*_: object) -> int:
+        raise UnavailableError("locked")
+
+    world.refiner.pending = down
+    world.refiner.step()
+    assert len(world.jobs) == 1
+    world.refiner.pending = counting
+    world.clock.now += COUNT_EVERY_S
+    world.refiner.step()
+    assert len(world.jobs) == 2

@@ -5,6 +5,7 @@ SHELL := /bin/bash
 REPO ?= .
 PYTEST_ARGS ?=
 NEO4J_PORT ?= 7687
+CHUNKS ?= 100000
 PYTHON ?= python3
 UV := .tools/bin/uv
 VENV := .venv
@@ -13,7 +14,7 @@ export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 # Through the environment, and unexpanded: no character of a folder's name means anything to make or to the shell.
 export INDEX_FOLDER := $(value REPO)
 
-.PHONY: help install run test test-unit test-contract test-integration test-acceptance check format docs golden bench bench-conformance lock clean neo4j
+.PHONY: help install run test test-unit test-contract test-integration test-acceptance check format docs golden bench bench-peers bench-growth bench-conformance lock clean neo4j
 
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -73,6 +74,18 @@ golden: install ## Write the files of tests/golden that are written by tests ane
 bench: install ## Measure, and print one JSON object of ratios
 	$(BIN)/python -m benchmarks.run
 
+# CHUNKS: rows that all are given.
+bench-peers: install benchmarks/peers/.venv/.installed ## Measure CHUNKS rows beside LanceDB, Chroma, Qdrant, bm25s and Tantivy
+	$(BIN)/python -m benchmarks.peers.run benchmarks/peers/.venv/bin/python --chunks $(CHUNKS)
+
+benchmarks/peers/.venv/.installed: benchmarks/peers/requirements.lock | $(UV)
+	$(UV) venv --quiet --allow-existing --python 3.11 benchmarks/peers/.venv
+	VIRTUAL_ENV=benchmarks/peers/.venv $(UV) pip sync --no-config --quiet benchmarks/peers/requirements.lock
+	@touch $@
+
+bench-growth: install ## Time and memory of 10,000 to a million rows, plotted to benchmarks/growth.svg (an hour)
+	$(BIN)/python -m benchmarks.growth
+
 # COLLECTIONS: folders with corpus.jsonl, queries.jsonl and qrels.tsv.
 bench-conformance: install benchmarks/conformance/.venv/.installed ## Compare rankings with pyserini's LuceneSearcher on COLLECTIONS
 	$(BIN)/python -m benchmarks.conformance.run benchmarks/conformance/.venv/bin/python $(COLLECTIONS)
@@ -87,6 +100,8 @@ lock: | $(UV) ## Renew requirements.lock from pyproject.toml
 		pyproject.toml --output-file requirements.lock
 	$(UV) pip compile --no-config --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
 		benchmarks/conformance/requirements.in --output-file benchmarks/conformance/requirements.lock
+	$(UV) pip compile --no-config --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" \
+		benchmarks/peers/requirements.in --output-file benchmarks/peers/requirements.lock
 
 neo4j: install ## Fetch Neo4j Community (Java 17 or 21, Maven) and run it on NEO4J_PORT (7687); Ctrl-C stops it
 	@$(BIN)/python -m deploy.neo4j.server "--port=$(NEO4J_PORT)"

@@ -19,16 +19,21 @@ from benchmarks import worker
 from benchmarks.indexes import indexed_nodes
 from cluster.index import jvm
 from cluster.index.analysis import analysis
-from cluster.index.analyzers import CODE, Chain, build
+from cluster.index.analyzers import CODE, Chain, Part, build
 from cluster.index.lexical import build_lexical
 from cluster.index.lucene_query import TEXT, guard_terms
 from cluster.model.nodes import Node
 
 #: Each term as it is and once more stemmed: in Lucene's own parts the nearest to two readings in one field.
-_TWICE = (("keywordRepeat", {}), ("asciiFolding", {}), ("porterStem", {}))
+_TWICE: tuple[Part, ...] = (("keywordRepeat", {}), ("asciiFolding", {}), ("porterStem", {}))
 #: Our own parts, all inside Lucene.
 OURS_IN_LUCENE = Chain(CODE.tokenizer, (*CODE.filters, *_TWICE), CODE.char_filters)
-_SPLIT = {"preserveOriginal": "1", "splitOnCaseChange": "1", "splitOnNumerics": "1", "generateNumberParts": "1"}
+_SPLIT: Mapping[str, str] = {
+    "preserveOriginal": "1",
+    "splitOnCaseChange": "1",
+    "splitOnNumerics": "1",
+    "generateNumberParts": "1",
+}
 #: What Lucene's users take for source code: no regular expressions, so it is much faster, and it reads less.
 PLAIN = Chain(("whitespace", {}), (("wordDelimiterGraph", _SPLIT), ("flattenGraph", {}), ("lowercase", {}), *_TWICE))
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import sqlite3
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 #: Installed packages whose Python sources are the corpus; all are in the lock file, so it is the same everywhere.
@@ -17,14 +18,14 @@ LEAST_BYTES = 200
 WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]{3,}")
 
 
-def make_corpus(folder: Path, files: int) -> Path:
-    """Copies `files` Python files of PACKAGES into `folder`, a mix of all of them; does nothing when it is there already."""
+def make_corpus(folder: Path, files: int, packages: Sequence[str] = PACKAGES) -> Path:
+    """Copies `files` Python files of `packages` into `folder`, a mix of all of them; does nothing when it is there already."""
     if folder.is_dir():
         return folder
     part = folder.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     root = Path(sysconfig.get_paths()["purelib"])
-    for path in _sources(root)[:files]:
+    for path in _sources(root, packages)[:files]:
         target = part / path.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
@@ -32,9 +33,9 @@ def make_corpus(folder: Path, files: int) -> Path:
     return folder
 
 
-def _sources(root: Path) -> list[Path]:
+def _sources(root: Path, packages: Sequence[str]) -> list[Path]:
     """All candidates in an order that is the same everywhere and mixes the packages."""
-    found = [path for package in PACKAGES for path in (root / package).rglob("*.py") if path.stat().st_size > LEAST_BYTES]
+    found = [path for package in packages for path in (root / package).rglob("*.py") if path.stat().st_size > LEAST_BYTES]
     return sorted(found, key=lambda path: hashlib.blake2b(path.relative_to(root).as_posix().encode()).digest())
 
 

@@ -34,13 +34,24 @@ def configured(data_dir: Path, *, target_rows: int = 50_000, analyzer: str = "te
     )
 
 
+def written(config: Config, nodes: Iterable[Node]) -> None:
+    """Writes `nodes` into the configured store."""
+    from jobs.setup import open_store
+
+    store = open_store(config)
+    try:
+        for batch in _batches(nodes):
+            store.write(WriteBatch(nodes=batch))
+    finally:
+        store.close()
+
+
 def publish(config: Config, nodes: Iterable[Node], project: str = PROJECT) -> Manifest:
     """Writes `nodes` into the store, embeds, builds and publishes them. Starts a JVM in this process."""
     from jobs.setup import reindexer
 
+    written(config, nodes)
     with reindexer(config) as indexer:
-        for batch in _batches(nodes):
-            indexer.builder.store.write(WriteBatch(nodes=batch))
         return indexer.publish(config.account, project, lambda _phase, _done, _total: None)
 
 
@@ -66,13 +77,15 @@ def indexed_nodes(data_dir: Path, project: str = PROJECT) -> list[Node]:
 def open_shards(config: Config) -> tuple[LexicalShard, VectorShard]:
     """One shard for each leg over all that is published in the configured folder, as an actor holds it."""
     from actors.opening import open_lexical_shard, open_vector_shard
-    from jobs.setup import generations_root
+    from actors.source import Source
+    from jobs.setup import generations_root, graph_path, vectors_path
 
-    root = generations_root(config)
-    heap_mib = config.shards.jvm_heap_bytes // 1024**2
+    root, source = generations_root(config), Source(graph=graph_path(config), account=config.account)
+    changes, heap_mib = config.delta.max_rows, config.shards.jvm_heap_bytes // 1024**2
+    lexical, vector = "lexical-0", "vector-0"
     return (
-        open_lexical_shard("lexical-0", root, ("lexical-0",), heap_mib, config.lexical.analyzer),
-        open_vector_shard("vector-0", root, ("vector-0",), config.shards.vector_threads),
+        open_lexical_shard(lexical, root, (lexical,), heap_mib, source, changes, config.lexical.analyzer),
+        open_vector_shard(vector, root, (vector,), config.shards.vector_threads, source, vectors_path(config), changes),
     )
 
 

@@ -32,6 +32,8 @@ from cluster.model.nodes import Node
 from cluster.model.query import LegAnswer, LexicalQuery, Statistics, VectorQuery
 
 BUCKETS = (1, 4)
+#: Questions of each kind before anything is measured: Java compiles meanwhile.
+WARM_UP = 2048
 #: Questions that are asked again and again, so that what a guard needs to know of their terms is known.
 WARM = 512
 QUESTIONS = 8192
@@ -62,6 +64,10 @@ class Plain:
         callers = principals(nodes[0].account)
         self._agent, self._admin = callers[0], callers[-1]
         self._next = {name: itertools.cycle(range(0, QUESTIONS, BATCH)) for name in ("cold", *map(str, BUCKETS))}
+        for start in range(0, WARM_UP, BATCH):
+            self._ask(1, self._agent, start % WARM, Statistics.VISIBLE)
+            for buckets in BUCKETS:
+                self._ask(buckets, self._admin, next(self._next[str(buckets)]), Statistics.VISIBLE)
 
     def _embedded(self) -> Any:
         from cluster.embed.factory import make_embedder

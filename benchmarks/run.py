@@ -26,8 +26,6 @@ OUT = Path(__file__).parent / "out"
 #: Files of the two corpora: about 20,000 rows, and about 5,000 where each row costs the sentence model 30 ms.
 FILES, SENTENCE_FILES = 740, 170
 QUESTIONS = 16_384
-#: Rounds before anything is measured of the plain shards.
-WARM_UPS = 3
 NAIVE = {"RAYCALL_INGRESS_HA_PROXY": "false", "RAYCALL_INGRESS_MICRO_BATCHING": "false"}
 SENTENCE = {"RAYCALL_EMBED_FIRST": "sentence"}
 
@@ -160,8 +158,6 @@ def measure_plain(bench: Bench, indexed: Indexed) -> None:
         return lambda: plain.rate(what, seconds=bench.seconds, **arguments)
 
     try:
-        for _ in range(WARM_UPS):  # Java compiles in these seconds
-            rate("visible")(), rate("lexical", buckets=4)()
         bench.keep_cost("guard_vs_plain", compare(rate("visible"), rate("all"), bench.rounds), **plain.hello)
         bench.details["guard_vs_plain"]["cold"] = compare(rate("cold"), rate("all"), bench.rounds).cost
         for leg in ("lexical", "vector"):

@@ -42,7 +42,7 @@ def extracted(folder: Path) -> list[Node]:
     from jobs.extract import extract_file
     from jobs.model import FileContext
 
-    nodes = []
+    nodes: list[Node] = []
     for path in sorted(folder.rglob("*.py")):
         context = FileContext(
             account="local", project=PROJECT, repository=PROJECT, path=path.relative_to(folder).as_posix(), commit=None, now=0

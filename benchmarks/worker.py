@@ -18,10 +18,17 @@ STOP_TIMEOUT_S = 60
 class Worker:
     """The parent's side of `python -m MODULE ARGUMENTS`."""
 
-    def __init__(self, module: str, *arguments: str, log: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+    ) -> None:
         with log.open("ab") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [python, "-m", module, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
@@ -30,6 +37,11 @@ class Worker:
             )
         self._log = log
         self.hello: dict[str, Any] = self._read()
+
+    @property
+    def pid(self) -> int:
+        """The worker's process."""
+        return self._process.pid
 
     def ask(self, what: str, **arguments: Any) -> dict[str, Any]:
         """The worker's answer to one command."""

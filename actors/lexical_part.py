@@ -32,16 +32,17 @@ class LexicalPart:
             built, here = manifest.analyzer, reading.version
             raise CorruptIndexError(f"built with analyzer {built}, this server has {here}: index the project again")
         rows = read_rows(folder / "lexical" / "rows.parquet", bucket.rows)
-        self._ids = RowIds(rows)
-        self._base = LexicalIndex(folder / "lexical" / "lucene", rows, reading)
-        self._delta = LexicalDelta(reading)
+        self.ids = RowIds(rows)
+        self.base = LexicalIndex(folder / "lexical" / "lucene", rows, reading)
+        self.delta = LexicalDelta(reading)
         self._bound = Bound(max_rows)
+        self.closed = False
 
     def apply(self, changes: Mapping[str, Node | None]) -> None:
         """Makes the nodes of `changes` searchable as they are there; None takes one out. By id, of this bucket alone."""
-        written, gone = self._bound.admit(changes, self._delta)
-        self._delta.apply(written, gone)
-        self._base.bury(row for node_id in changes if (row := self._ids.find(node_id)) is not None)
+        written, gone = self._bound.admit(changes, self.delta)
+        self.delta.apply(written, gone)
+        self.base.bury(row for node_id in changes if (row := self.ids.find(node_id)) is not None)
 
     def settle(self) -> None:
         """Nothing waits here."""
@@ -49,7 +50,7 @@ class LexicalPart:
     @property
     def over_bound(self) -> bool:
         """Whether a build is due."""
-        return self._bound.exceeded(len(self._delta) + len(self._base.deaths))
+        return self._bound.exceeded(len(self.delta) + len(self.base.deaths))
 
     @property
     def left_out(self) -> bool:
@@ -58,22 +59,26 @@ class LexicalPart:
 
     def statistics(self, terms: Sequence[str], guard: Guard) -> TermStatistics:
         """See `LexicalSearcher.statistics`."""
-        return self._base.statistics(terms, guard) + self._delta.statistics(terms, guard)
+        return self.base.statistics(terms, guard) + self.delta.statistics(terms, guard)
 
     def search(self, terms: Sequence[str], guard: Guard, statistics: TermStatistics, k: int) -> Found:
         """The best `k` rows at least (see `LexicalSearcher.search`), in no order across generation and delta."""
-        rows, scores, matched = self._base.search(terms, guard, statistics, k)
-        ids = self._ids.at(rows)
-        if len(self._delta):
-            # Rows of the delta are in no order of ids: of those that tie at the cut, all must be seen.
-            newer, their_scores, more = self._delta.search(terms, guard, statistics, k + 1)
-            if len(newer) > k and their_scores[k] == their_scores[k - 1]:
-                newer, their_scores, more = self._delta.search(terms, guard, statistics, self._delta.rows)
-            ids += self._delta.ids(newer)
-            scores, matched = np.concatenate([scores, their_scores]), matched + more
-        return ids, scores, matched
+        rows, scores, matched = self.base.search(terms, guard, statistics, k)
+        return self.with_newer((self.ids.at(rows), scores, matched), terms, guard, statistics, k)
+
+    def with_newer(self, found: Found, terms: Sequence[str], guard: Guard, statistics: TermStatistics, k: int) -> Found:
+        """`found` and the best `k` rows at least of the delta."""
+        if not len(self.delta):
+            return found
+        ids, scores, matched = found
+        # Rows of the delta are in no order of ids: of those that tie at the cut, all must be seen.
+        newer, their_scores, more = self.delta.search(terms, guard, statistics, k + 1)
+        if len(newer) > k and their_scores[k] == their_scores[k - 1]:
+            newer, their_scores, more = self.delta.search(terms, guard, statistics, self.delta.rows)
+        return ids + self.delta.ids(newer), np.concatenate([scores, their_scores]), matched + more
 
     def close(self) -> None:
         """Closes the Lucene readers."""
-        self._delta.close()
-        self._base.close()
+        self.closed = True
+        self.delta.close()
+        self.base.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +20,18 @@ log = logging.getLogger(__name__)
 EVERYTHING = All(())
 
 
-class LexicalPartition(Protocol):
-    """What a lexical shard needs of a partition."""
+class Searchable(Protocol):
+    """Rows that can be asked: a partition's, or those of several together."""
 
     def statistics(self, terms: Sequence[str], guard: Guard) -> TermStatistics: ...
     def search(
         self, terms: Sequence[str], guard: Guard, statistics: TermStatistics, k: int
     ) -> tuple[list[str], npt.NDArray[np.float64], int]: ...
+
+
+class LexicalPartition(Searchable, Protocol):
+    """What a lexical shard needs of a partition."""
+
     @property
     def over_bound(self) -> bool: ...
     @property
@@ -34,8 +39,24 @@ class LexicalPartition(Protocol):
     def close(self) -> None: ...
 
 
+#: Two partitions or more -> what answers for all of them.
+Group = Callable[[Sequence[Any]], Searchable]
 #: (distinct terms, statistics) -> the terms to search for, and those left out because there are too many.
 ChooseTerms = Callable[[Sequence[str], TermStatistics], tuple[Sequence[str], Sequence[str]]]
+
+
+class Asked(NamedTuple):
+    """What asking the partitions came to."""
+
+    #: Over this shard's partitions, and over all that the question addresses.
+    own: TermStatistics
+    statistics: TermStatistics
+    #: Terms that were searched for, and how many were not.
+    chosen: Sequence[str]
+    cut: int
+    found: Sequence[tuple[list[str], npt.NDArray[np.float64], int]]
+    answered: Sequence[tuple[str, LexicalPartition]]
+    failures: Sequence[PartitionFailure]
 
 
 class LexicalShard:
@@ -47,12 +68,15 @@ class LexicalShard:
         analyse: Callable[[str], Mapping[str, int]],
         choose_terms: ChooseTerms,
         resources: Sequence[Closable] = (),
+        group: Group | None = None,
     ) -> None:
-        """`analyse` gives the distinct terms of a text in order, and how often each counts, 1 or more."""
+        """`analyse` gives the distinct terms of a text in order, and how often each counts, 1 or more; `group` makes one of
+        several partitions, where they can be asked together."""
         self._partitions = partitions
         self._analyse = analyse
         self._choose_terms = choose_terms
         self._resources = tuple(resources)
+        self._group = group
 
     def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
         """Opens the pinned generations ahead of the first question; returns what of them could not be opened.
@@ -88,7 +112,9 @@ class LexicalShard:
 
     def _statistics_or_zeros(self, query: LexicalQuery) -> TermStatistics:
         try:
-            return self._own_statistics(query, countable_terms(self._analyse(query.text))[0])[0]
+            terms = countable_terms(self._analyse(query.text))[0]
+            group = self._grouped(self._partitions.held(query.pins)[0])
+            return self._own_statistics(query, terms)[0] if group is None else group.statistics(terms, _counted(query))
         except Exception as error:
             log.error("query failed", exc_info=error, extra={"action": "query_failed"})  # noqa: TRY400
             return TermStatistics(documents=0, tokens=0, document_frequency={})
@@ -100,12 +126,39 @@ class LexicalShard:
             failures = tuple(partition_failure(f"{project}/*", query.pins, error) for project in query.pins)
             return LegAnswer(ids=(), scores=np.zeros(0), asked=len(failures), failures=failures)
 
+    def _grouped(self, held: Sequence[tuple[str, LexicalPartition]]) -> Searchable | None:
+        """All of `held` as one; None where there is nothing to gain, or they cannot be opened together."""
+        if self._group is None or len(held) < 2:
+            return None
+        try:
+            return self._group([partition for _, partition in held])
+        except Exception as error:
+            # Each by itself, they show which one it is.
+            log.error("partitions cannot be asked together", exc_info=error, extra={"action": "group_failed"})  # noqa: TRY400
+            return None
+
+    def _together(self, query: LexicalQuery, terms: Sequence[str], weights: Mapping[str, int]) -> Asked | None:
+        """All partitions asked as one; None when they are not, or when one fails: then each is asked by itself."""
+        held, failures = self._partitions.held(query.pins)
+        group = self._grouped(held)
+        if group is None:
+            return None
+        try:
+            own = group.statistics(terms, _counted(query))
+            statistics = query.statistics or own
+            chosen, cut = self._choose_terms(terms, statistics)
+            found = group.search(_weighted(chosen, weights), query.guard, statistics, query.k)
+        except Exception as error:
+            log.error("partitions failed together", exc_info=error, extra={"action": "group_failed"})  # noqa: TRY400
+            return None
+        return Asked(own, statistics, chosen, len(cut), [found], held, failures)
+
     def _own_statistics(
         self, query: LexicalQuery, terms: Sequence[str]
     ) -> tuple[TermStatistics, list[tuple[str, LexicalPartition]], list[PartitionFailure]]:
         """The sum over the partitions that could be asked, those partitions, and the failures of the rest."""
         held, failures = self._partitions.held(query.pins)
-        guard = query.guard if query.statistics_mode is Statistics.VISIBLE else EVERYTHING
+        guard = _counted(query)
         total = TermStatistics(documents=0, tokens=0, document_frequency=dict.fromkeys(terms, 0))
         usable = []
         for name, partition in held:
@@ -116,37 +169,49 @@ class LexicalShard:
                 failures.append(partition_failure(name, query.pins, error))
         return total, usable, failures
 
-    def _search(self, query: LexicalQuery) -> LegAnswer:
-        weights = self._analyse(query.text)
-        terms, uncounted = countable_terms(weights)
+    def _one_by_one(self, query: LexicalQuery, terms: Sequence[str], weights: Mapping[str, int]) -> Asked:
         own, partitions, failures = self._own_statistics(query, terms)
         statistics = query.statistics or own
         chosen, cut = self._choose_terms(terms, statistics)
-        weighted = [term for term in chosen for _ in range(weights[term])]
-        parts: list[list[tuple[str, float]]] = []
-        matched = 0
+        weighted = _weighted(chosen, weights)
+        found, answered = [], []
         for name, partition in partitions:
             try:
-                ids, scores, count = partition.search(weighted, query.guard, statistics, query.k)
-                parts.append(list(zip(ids, scores.tolist(), strict=True)))
-                matched += count
+                found.append(partition.search(weighted, query.guard, statistics, query.k))
+                answered.append((name, partition))
             except Exception as error:
                 failures.append(partition_failure(name, query.pins, error))
-        hits = merge_hits(parts, query.k)
+        return Asked(own, statistics, chosen, len(cut), found, answered, failures)
+
+    def _search(self, query: LexicalQuery) -> LegAnswer:
+        weights = self._analyse(query.text)
+        terms, uncounted = countable_terms(weights)
+        asked = self._together(query, terms, weights) or self._one_by_one(query, terms, weights)
+        statistics = asked.statistics
+        hits = merge_hits((zip(ids, scores.tolist(), strict=True) for ids, scores, _ in asked.found), query.k)
         return LegAnswer(
             ids=tuple(node_id for node_id, _ in hits),
             scores=np.array([score for _, score in hits], dtype=np.float64),
-            matched=matched,
-            asked=len(parts) + len(failures),
-            answered=len(parts),
-            failures=tuple(failures),
-            **bounds_of(partitions),
-            moved=query.own_statistics is not None and query.own_statistics != own,
+            matched=sum(count for _, _, count in asked.found),
+            asked=len(asked.answered) + len(asked.failures),
+            answered=len(asked.answered),
+            failures=tuple(asked.failures),
+            **bounds_of(asked.answered),
+            moved=query.own_statistics is not None and query.own_statistics != asked.own,
             explain={
-                "terms": {term: statistics.document_frequency.get(term, 0) for term in chosen},
-                "terms_cut": uncounted + len(cut),
+                "terms": {term: statistics.document_frequency.get(term, 0) for term in asked.chosen},
+                "terms_cut": uncounted + asked.cut,
                 "documents": statistics.documents,
                 "tokens": statistics.tokens,
                 "statistics": query.statistics_mode.value,
             },
         )
+
+
+def _counted(query: LexicalQuery) -> Guard:
+    """The guard of the rows that statistics are taken over."""
+    return query.guard if query.statistics_mode is Statistics.VISIBLE else EVERYTHING
+
+
+def _weighted(chosen: Sequence[str], weights: Mapping[str, int]) -> list[str]:
+    return [term for term in chosen for _ in range(weights[term])]

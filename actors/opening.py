@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from actors.lexical_group import LexicalGroups
 from actors.lexical_part import LexicalPart
 from actors.lexical_shard import LexicalShard
 from actors.partitions import PartitionHolder
@@ -37,7 +38,8 @@ def open_lexical_shard(
 
     feed = source.feed()
     holder = PartitionHolder(GenerationStore(root), name, shards, opener, feed)
-    return LexicalShard(holder, reading.query_terms, choose_terms, (feed,))
+    groups = LexicalGroups()
+    return LexicalShard(holder, reading.query_terms, choose_terms, (groups, feed), groups)
 
 
 def open_vector_shard(

@@ -182,6 +182,9 @@ _TABLE: dict[str, _Spec] = {
     "ByteBuffersDirectory": _Spec(
         f"{_LUCENE}/store/ByteBuffersDirectory", methods={"close": "()V", "listAll": f"()[{_STRING}"}
     ),
+    "MultiReader": _Spec(
+        f"{_LUCENE}/index/MultiReader", f"([L{_LUCENE}/index/IndexReader;Z)V", {"close": "()V", "maxDoc": "()I"}
+    ),
     "DirectoryReader": _Spec(
         f"{_LUCENE}/index/DirectoryReader",
         methods={

@@ -105,6 +105,25 @@ class LexicalSearcher:
         """Rows of the index, with or without words, dead or alive."""
         return len(self._tokens)
 
+    def mask(self, guard: Guard) -> Mask:
+        """The rows that `guard` allows, dead or alive: bool, shape (rows,)."""
+        return np.asarray(to_mask(guard, self._rows).to_numpy(zero_copy_only=False), np.bool_)
+
+    @property
+    def reader(self) -> Any:
+        """Lucene's reader of the rows."""
+        return self._reader
+
+    @property
+    def tokens(self) -> npt.NDArray[np.int32]:
+        """The length of each row in terms, shape (rows,)."""
+        return self._tokens
+
+    @property
+    def reading(self) -> Analysis:
+        """What the rows were written with."""
+        return self._reading
+
     @property
     def deaths(self) -> Sequence[int]:
         """The dead rows, in the order in which they died."""
@@ -162,9 +181,7 @@ class LexicalSearcher:
 
     def _selection_of(self, guard: Guard | None) -> _Selection:
         """Worked out from the rows. None stands for the guard that allows all."""
-        mask = self._alive
-        if guard is not None:
-            mask = mask & to_mask(guard, self._rows).to_numpy(zero_copy_only=False)
+        mask = self._alive if guard is None else self._alive & self.mask(guard)
         visible: npt.NDArray[np.int32] = self._tokens[mask]
         documents = int((visible > 0).sum())
         return _Selection(

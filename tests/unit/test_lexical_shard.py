@@ -93,3 +93,47 @@ def test_no_query_has_more_terms_counted_than_the_bound_and_what_is_cut_is_told(
     answer = shard.search([text])[0]
     assert len(answer.explain["terms"]) == MAX_QUERY_TERMS
     assert answer.explain["terms_cut"] == count - MAX_QUERY_TERMS
+
+
+class Together:
+    """Partitions as one; it fails when it is told to."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = parts
+        self.failing = False
+
+    def statistics(self, terms: Sequence[str], guard: Guard) -> TermStatistics:
+        if self.failing:
+            raise MemoryError("together they are too large")
+        first, second = (part.statistics(terms, guard) for part in self.parts)
+        return first + second
+
+    def search(self, terms: Sequence[str], guard: Guard, statistics: TermStatistics, k: int) -> Any:
+        ids, scores, count = self.parts[0].search(terms, guard, statistics, k)
+        return [f"together-{node_id}" for node_id in ids], scores, 2 * count
+
+
+class TwoParts(Parts):
+    def held(self, _pins: Any) -> tuple[list[tuple[str, Part]], list[Any]]:
+        return [("web/b0000", self.part), ("docs/b0000", Part())], []
+
+
+def test_partitions_are_asked_together_and_one_by_one_when_that_fails() -> None:
+    made: list[Together] = []
+
+    def group(parts: Sequence[Part]) -> Together:
+        made.append(Together(parts))
+        made[-1].failing = failing
+        return made[-1]
+
+    holder: Any = TwoParts()
+    shard = LexicalShard(holder, analyse, choose_terms, (), group)
+    failing = False
+    (together,) = shard.search([question("one")])
+    assert together.ids and all(node_id.startswith("together-") for node_id in together.ids)
+    assert (together.asked, together.answered, together.failures) == (2, 2, ())
+    failing = True
+    (alone,) = shard.search([question("one")])
+    assert alone.ids and not any(node_id.startswith("together-") for node_id in alone.ids)
+    assert (alone.asked, alone.answered) == (2, 2)
+    assert len(made) >= 2

@@ -18,11 +18,12 @@ from cluster.telemetry import configure_file
 from jobs.progress import all_progress
 from jobs.setup import SystemClock, first_and_target, generations_root, log_file, open_store, progress_folder
 from jobs.tasks import REFINE
+from serve.follower import Follower
 from serve.router_legs import RouterLegs
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks for newly published generations.
+#: Seconds between two looks for newly published generations, and for what was written.
 REFRESH_S = 0.5
 #: Batches in flight to one shard when micro-batching is off: in effect, no bound.
 NO_BATCHING_LANES = 10_000
@@ -75,7 +76,7 @@ def build_app(config: Config) -> Any:
             limits=Limits(body_bytes=config.http.max_body_bytes),
         )
     )
-    app.router.lifespan_context = refreshing(router.refresh, REFRESH_S)
+    app.router.lifespan_context = refreshing(Follower(router, store), REFRESH_S)
     return app
 
 

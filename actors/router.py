@@ -34,6 +34,9 @@ MOST_ATTEMPTS = 3
 #: Seconds until a generation that could not be opened is tried again.
 RETRY_S = 10.0
 
+#: Why a leg is missing when its shards are up: another analyzer, a damaged file.
+UNREADABLE = "its index cannot be read; the log says why, and indexing again rebuilds it"
+
 #: (project, bucket)
 Place: TypeAlias = tuple[str, str]
 #: Called with a generation that the shards have opened, before it is served: what its queries need is made ready here.
@@ -291,7 +294,7 @@ def _gathered(
     if parts and not any(part.answered for part in parts):
         # What a damaged part says of itself (rows, buckets) is for the log alone.
         down = {failure.detail for part in parts for failure in part.failures if failure.code == ShardError.code}
-        raise ShardError("; ".join(sorted(down)) or "no shard answered")
+        raise ShardError("; ".join(sorted(down)) or UNREADABLE)
     return merge_answers(parts, k) if parts else EMPTY
 
 

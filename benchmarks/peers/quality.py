@@ -32,7 +32,11 @@ class Quality:
             if filtered
         )
         name, values = ("recall", self._recalls) if leg == "vector" else ("ndcg", self._gains)
-        return {f"{name}@{K}": round(float(np.mean(values(found, filtered))), 4), "excluded_rows": int(wrong)}
+        return {
+            f"{name}@{K}": round(float(np.mean(values(found, filtered))), 4),
+            "excluded_rows": int(wrong),
+            "judged": len(found),
+        }
 
     def _recalls(self, found: Sequence[Sequence[int]], filtered: bool) -> list[float]:
         """A hit counts when its cosine, computed exactly, is not below that of the K-th best row."""

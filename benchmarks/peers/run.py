@@ -40,7 +40,7 @@ CLIENTS = 16
 #: Questions whose answers are judged.
 JUDGED = 500
 #: Share of a round's length that is asked before it, unmeasured.
-WARM_UP = 0.5
+WARM_UP = 1.0
 FILTERS = (False, True)
 
 

@@ -22,7 +22,8 @@ How to read it:
   payload condition (Qdrant), a required term (Tantivy), `weight_mask` (bm25s), `projects` (Raycall, whose projects are
   partitions).
 - recall@10: share of hits whose exact cosine reaches that of the tenth best row. nDCG@10: relevant is every row that holds the
-  five words of the question in their order, so it favours words over meaning. Both over {judged} questions.
+  five words of the question in their order, so it favours words over meaning. Both over {judged}
+  questions, or as many as were answered in a minute.
 - Build: from rows and vectors at hand to an index on disk; for Chroma to the last acknowledged write. Raycall's `index` as a
   user runs it, with reading, parsing and embedding, took {raycall_index_s} s for all ten projects.
 - Memory: proportional set size of all of a system's processes after the load, and in brackets before anything was opened.

@@ -94,13 +94,17 @@ class VectorPart:
         """Whether newer rows are missing because there are too many."""
         return self._bound.left_out
 
-    def search(self, queries: Floats, guard: Guard, k: int) -> list[Hits]:
-        """The k nearest allowed rows at least of each query, in no order across generation and delta."""
+    def search(self, queries: Floats, guard: Guard, k: int, floors: Sequence[float] = ()) -> list[Hits]:
+        """The k nearest allowed rows at least of each query, in no order across generation and delta.
+
+        `floors`: by query, a score below which nobody asks for a row, since enough better ones are known.
+        """
         selected = self._selected(guard)
         dead = self._deaths - selected.deaths
         found: list[Hits] = []
-        for rows, scores in self._base.search(queries, [selected.selection] * len(queries), k + dead):
-            alive = self._alive[rows]
+        ranked = self._base.search(queries, [selected.selection] * len(queries), k + dead)
+        for (rows, scores), floor in zip(ranked, floors or [-np.inf] * len(queries), strict=True):
+            alive = self._alive[rows] & (scores >= floor)
             found.append((self._ids.at(rows[alive][:k]), scores[alive][:k]))
         if not len(self._delta):
             return found

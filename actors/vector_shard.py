@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -24,7 +25,7 @@ class VectorPartition(Protocol):
     @property
     def identity(self) -> VectorIdentity: ...
     def search(
-        self, queries: npt.NDArray[np.float32], guard: Guard, k: int
+        self, queries: npt.NDArray[np.float32], guard: Guard, k: int, floors: Sequence[float]
     ) -> list[tuple[list[str], npt.NDArray[np.float64]]]: ...
     @property
     def over_bound(self) -> bool: ...
@@ -71,25 +72,31 @@ class VectorShard:
         partitions, failures = self._partitions.held(first.pins)
         vectors = np.stack([query.vector for query in queries])
         parts: list[list[list[tuple[str, float]]]] = [[] for _ in queries]
+        #: The k-th best score so far of each query: what is below needs no id, and no place in the merge.
+        floors = [-math.inf] * len(queries)
+        best = [np.empty(0)] * len(queries)
         answered = 0
         for name, partition in partitions:
             try:
-                found = self._scan(partition, vectors, first)
+                found = self._scan(partition, vectors, first, floors)
             except Exception as error:
                 failures.append(partition_failure(name, first.pins, error))
                 continue
             answered += 1
             for place, (ids, scores) in enumerate(found):
                 parts[place].append(list(zip(ids, scores.tolist(), strict=True)))
+                best[place] = -np.sort(-np.concatenate([best[place], scores]))[: first.k]
+                if len(best[place]) == first.k:
+                    floors[place] = float(best[place][-1])
         bounds = bounds_of(partitions)
         return [replace(_answer(part, first.k, answered, failures), **bounds) for part in parts]
 
     def _scan(
-        self, partition: VectorPartition, vectors: npt.NDArray[np.float32], query: VectorQuery
+        self, partition: VectorPartition, vectors: npt.NDArray[np.float32], query: VectorQuery, floors: Sequence[float]
     ) -> list[tuple[list[str], npt.NDArray[np.float64]]]:
         if partition.identity != query.identity:
             raise IntegrityError(f"the partition's vectors are {partition.identity.key}, the query's are {query.identity.key}")
-        return partition.search(vectors, query.guard, query.k)
+        return partition.search(vectors, query.guard, query.k, floors)
 
 
 def _answer(parts: list[list[tuple[str, float]]], k: int, answered: int, failures: list[PartitionFailure]) -> LegAnswer:

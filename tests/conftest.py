@@ -19,6 +19,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the files of tests/golden anew instead of comparing")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that start Ray in this process come first, before a JVM is there, or, where they start one themselves, last.
+
+    When Ray leaves a process it sets SIGSEGV back to the system's default, and a JVM lives by handling it: the next time that
+    compiled Java code meets a null, the process ends. Raycall itself never has both in one process.
+    """
+
+    def place(item: pytest.Item) -> int:
+        marker = item.get_closest_marker("ray_in_process")
+        return 0 if marker is None else {"first": -1, "last": 1}[marker.args[0]]
+
+    items.sort(key=place)
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Compares a text with a file of tests/golden, or writes it with --update-golden. Tests have "golden" in their names."""

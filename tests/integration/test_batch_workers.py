@@ -23,6 +23,8 @@ from jobs.tasks import log_to_file
 from serve.indexing import RayPool
 from tests.support import batch_jobs
 
+pytestmark = pytest.mark.ray_in_process("first")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def ray() -> Iterator[None]:

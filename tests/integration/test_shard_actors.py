@@ -38,6 +38,8 @@ from tests.support.live import EMBEDDER, LiveIndex
 LEXICAL, VECTOR = ("lexical-0", "lexical-1"), ("vector-0",)
 GUARD = search_guard(make_principal())
 
+pytestmark = pytest.mark.ray_in_process("last")  # it builds its index in this process, which takes a JVM
+
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[LiveIndex]:

@@ -48,7 +48,8 @@ _CJK = (
 _EMOJI = r"[\u2600-\u27bf\x{1f1e6}-\x{1f1ff}\x{1f300}-\x{1faff}]"
 #: Letters, digits, marks (without which Indic words would be cut at their vowels) and the underscore.
 _CHAR = rf"[\p{{L}}\p{{M}}\p{{N}}_&&[^{_CJK}]]"
-_SOME = f"(?=_*+{_CHAR})"
+#: After underscores something that can stand alone: folding may leave nothing of a mark.
+_SOME = rf"(?=_*+[\p{{L}}\p{{N}}&&[^{_CJK}]])"
 #: Punctuation that holds a word together where it has a word character on both sides.
 _JOINT = "(?:::|:/{1,3}|[./@:-])"
 _WORD = f"{_SOME}{_CHAR}+(?:{_JOINT}{_CHAR}+)*"

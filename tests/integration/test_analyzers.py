@@ -138,6 +138,8 @@ def test_punctuation_around_a_word_leaves_no_trace(bare: str) -> None:
 @example("a/" * 400)
 @example("_" * 300 + "a")
 @example("a_" * 127)
+@example("_\u0300")
+@example("_\u0300a b._\u0300 \u0300c")
 @example("\ua66e\ua66e\ua66e b \ua66e\ua66e\ua66e")
 def test_any_text_gives_clean_terms(text: str) -> None:
     for term in analyse(text):

@@ -228,21 +228,23 @@ def marked(run_dir: Path) -> dict[str, str]:
 
 
 def end_leftovers(run_dir: Path, grace_s: float = GRACE_S) -> list[int]:
-    """Ends every process that carries the mark of `run_dir`; returns their ids.
+    """Ends every process that carries the mark of `run_dir`, waits until they are gone and returns their ids.
 
     A server that was killed could not take its helpers along. The caller holds the folder: no live server has that mark.
     """
-    found = _marked_processes(run_dir)
-    for pid in found:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    until = time.monotonic() + grace_s
-    while time.monotonic() < until and _marked_processes(run_dir):
-        time.sleep(0.05)
-    for pid in _marked_processes(run_dir):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return found
+    found: set[int] = set()
+    # Asked, then killed; one that a helper starts while it ends is asked or killed with the next look.
+    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, GRACE_S)):
+        asked: set[int] = set()
+        until = time.monotonic() + wait_s
+        while (left := set(_marked_processes(run_dir))) and time.monotonic() < until:
+            for pid in left - asked:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            asked |= left
+            time.sleep(0.02)
+        found |= asked
+    return sorted(found)
 
 
 def _marked_processes(run_dir: Path) -> list[int]:

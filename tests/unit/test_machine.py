@@ -127,6 +127,22 @@ def test_leftovers_are_ended_and_nobody_else(tmp_path: Path) -> None:
             process.stdout.close()
 
 
+def test_what_a_helper_starts_while_it_ends_is_ended_too(tmp_path: Path) -> None:
+    mark = machine.marked(tmp_path / "run")
+    child = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
+    parent = (
+        "import signal, subprocess, sys\n"
+        f"def on(*_): subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, on); print('up', flush=True); signal.pause()"
+    )
+    with subprocess.Popen([sys.executable, "-c", parent], env={**os.environ, **mark}, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        ended = machine.end_leftovers(tmp_path / "run", grace_s=1.0)
+    assert process.pid in ended
+    assert machine._marked_processes(tmp_path / "run") == []
+
+
 def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run").symlink_to(tmp_path / "elsewhere")

@@ -334,7 +334,11 @@ def _options(heap_mb: int, java_version: int) -> list[str]:
     options = [
         f"-Xms{_LEAST_HEAP_MB}m",
         f"-Xmx{heap_mb}m",
-        "-XX:+UseSerialGC",  # one small heap, one thread: the collector with the least overhead
+        # Filters that are kept for a while outlive the young collections; the serial collector would let them pile up to the
+        # largest heap before it looks at them. One thread each: one thread of a process uses Java.
+        "-XX:+UseG1GC",
+        "-XX:ParallelGCThreads=1",
+        "-XX:ConcGCThreads=1",
         "-XX:ActiveProcessorCount=1",  # several shards share the processors with FAISS
         "-XX:-UsePerfData",  # no file in /tmp
         "-XX:+DisplayVMOutputToStderr",  # standard output belongs to the program

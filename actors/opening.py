@@ -12,9 +12,14 @@ from actors.partitions import PartitionHolder
 from actors.source import Source
 from actors.vector_part import VectorPart
 from actors.vector_shard import VectorShard
+from cluster.checks import FileChecks
 from cluster.index.analysis import DEFAULT, analysis, choose_terms
 from cluster.model.manifest import Bucket, Manifest
 from cluster.storage import GenerationStore
+
+#: Files of a bucket that each kind of shard opens, by how their paths start: it checks them, and no others.
+LEXICAL_FILES = ("lexical/",)
+VECTOR_FILES = ("lexical/rows.parquet", "vector/")
 
 
 def open_lexical_shard(
@@ -31,9 +36,10 @@ def open_lexical_shard(
     from cluster.index import jvm
 
     jvm.start(heap_mb=heap_mib)
-    reading = analysis(analyzer)
+    reading, checks = analysis(analyzer), FileChecks()
 
     def opener(folder: Path, bucket: Bucket, manifest: Manifest) -> LexicalPart:
+        checks.check(folder, bucket, manifest.generation, LEXICAL_FILES)
         return LexicalPart(folder, bucket, manifest, reading, delta_rows)
 
     feed = source.feed()
@@ -49,9 +55,10 @@ def open_vector_shard(
     from the cache `vectors`. From `delta_rows` changes of one bucket on a build is due."""
     from cluster.embed.cache import SqliteVectorCache
 
-    cache, feed = SqliteVectorCache(vectors), source.feed()
+    cache, feed, checks = SqliteVectorCache(vectors), source.feed(), FileChecks()
 
     def opener(folder: Path, bucket: Bucket, manifest: Manifest) -> VectorPart:
+        checks.check(folder, bucket, manifest.generation, VECTOR_FILES)
         return VectorPart(folder, bucket, manifest, threads, cache.get, delta_rows)
 
     return VectorShard(PartitionHolder(GenerationStore(root), name, shards, opener, feed), (feed, cache))

@@ -142,6 +142,26 @@ class Search:
     deadline_s: float = _setting(2.0, "Longest time for one answer; what is late is left out and stated.", low=0.05, high=300.0)
     max_batch: int = _setting(64, "Questions of one batch to a shard.", low=1, high=4096)
     max_related: int = _setting(20, "Related nodes of one hit.", low=0, high=100)
+    query_log: str = _setting(
+        "", 'File that every question is appended to, with who asked it; no key, no answer. "" records nothing.'
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """What a new generation must keep before it is served."""
+
+    gate: str = _setting(
+        "", 'Recorded queries that a build is checked with; it stays unpublished when it fails. "" checks nothing.'
+    )
+    min_overlap: float = _setting(0.8, "Least mean overlap@10 with the served generation's answers.", low=0.0, high=1.0)
+    max_latency_ratio: float = _setting(2.0, "Most that the median answer may slow down.", low=0.1, high=1000.0)
+    min_score: float = _setting(
+        -1.0,
+        "Least mean nDCG@10 of the judged queries. -1: no more than 0.02 below the served generation's.",
+        low=-1.0,
+        high=1.0,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +195,7 @@ class Config:
     ingest: Ingest = field(default_factory=Ingest)
     embed: Embed = field(default_factory=Embed)
     search: Search = field(default_factory=Search)
+    publish: Publish = field(default_factory=Publish)
     ingress: Ingress = field(default_factory=Ingress)
     log: Log = field(default_factory=Log)
 
@@ -376,6 +397,7 @@ def _built(values: Mapping[str, object]) -> Config:
         ingest=Ingest(**of("ingest")),
         embed=Embed(**of("embed")),
         search=Search(**of("search")),
+        publish=Publish(**of("publish")),
         ingress=Ingress(**of("ingress")),
         log=Log(**of("log")),
     )

@@ -5,11 +5,13 @@
     │   ├── ConfigError
     │   ├── MalformedError    not JSON at all, or not in UTF-8; HTTP 400
     │   ├── MediaTypeError    another content type, charset or encoding; HTTP 415
+    │   ├── ReusedKeyError    an idempotency key was sent before with another request; HTTP 422
     │   └── TooLargeError     HTTP 413
     ├── AuthenticationError   no key, or an unknown or revoked one; HTTP 401
     ├── ForbiddenError        the key may not do this; HTTP 403
     ├── NotFoundError         HTTP 404; also for what the key may not know to exist
-    ├── ConflictError         a compare-and-swap lost, or a revision is stale; HTTP 409
+    ├── ConflictError         a compare-and-swap lost; HTTP 409
+    │   └── StaleError        a revision is stale; names the present one
     ├── UnavailableError      a part is down or too slow; HTTP 503
     │   ├── EmbedderError
     │   ├── ShardError
@@ -79,6 +81,12 @@ class MediaTypeError(UsageError):
     http_status = 415
 
 
+class ReusedKeyError(UsageError):
+    """The idempotency key belongs to another request."""
+
+    code = "idempotency_key_reused"
+
+
 class TooLargeError(UsageError):
     """The request is larger than the server takes."""
 
@@ -112,6 +120,24 @@ class ConflictError(RaycallError):
 
     code = "conflict"
     http_status = 409
+
+
+class StaleError(ConflictError):
+    """The revision is not the present one."""
+
+    code = "stale_revision"
+
+    def __init__(self, detail: str = "", *, field: str | None = None, revision: int = 0) -> None:
+        super().__init__(detail, field=field)
+        #: The present revision; 0: there is nothing.
+        self.revision = revision
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_stale, (self.detail, self.field, self.revision)
+
+
+def _rebuild_stale(detail: str, field: str | None, revision: int) -> StaleError:
+    return StaleError(detail, field=field, revision=revision)
 
 
 class UnavailableError(RaycallError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -43,6 +43,21 @@ class Project:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What was answered to a request that has one effect however often it is sent. Stored together with that effect."""
+
+    account: str
+    #: Names the request; unique in the account.
+    key: str
+    #: Tells apart two requests of the same name.
+    fingerprint: str
+    #: The answer, as text that the store does not look into.
+    answer: str
+    #: Milliseconds since the epoch; a later batch with a receipt removes what has expired at its `now`.
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WriteBatch:
     """Changes that become visible together or not at all. Applied in the order of the fields."""
 
@@ -62,8 +77,22 @@ class WriteBatch:
     forget_files: tuple[tuple[str, str, str], ...] = ()
     files: tuple[FileState, ...] = ()
     projects: tuple[Project, ...] = ()
+    #: Each takes the place of the one with its key.
+    receipts: tuple[Receipt, ...] = ()
     #: Milliseconds since the epoch.
     now: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """What a transaction sees before it changes anything."""
+
+    #: The store's revision; a batch that changes a node or an edge makes the next one of it.
+    revision: int
+    #: The asked nodes that exist, soft-deleted ones and another account's too.
+    nodes: Mapping[str, Node]
+    #: The asked receipt, expired or not.
+    receipt: Receipt | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +113,14 @@ class GraphStore(Protocol):
         """Applies `batch` in one transaction and returns the new revision (the old one when no node or edge changed).
 
         A node or edge that is already stored with the same content is no change: it keeps its revision and enters no feed.
+        """
+        ...
+
+    def transact(self, ids: Sequence[str], receipt: str, decide: Callable[[Present], WriteBatch | None]) -> int:
+        """As `write`, of what `decide` makes of the nodes `ids` and the receipt of that key: nobody writes in between.
+
+        None writes nothing. `decide` may be called again when the store tries the transaction again; other writers wait for it.
+        What it raises is raised, and nothing is written.
         """
         ...
 

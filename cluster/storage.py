@@ -1,6 +1,7 @@
 """Generations on disk: written beside the served one, verified, and made current by one atomic pointer swap.
 
 <root>/<project>/CURRENT             the pointer: generation, previous, sequence
+<root>/<project>/REFUSED             why the newest build was not published, where it was not
 <root>/<project>/<generation>/       manifest.json and one folder a bucket; never changed once it has this name
 <root>/<project>/<generation>.part/  a build that is not finished; swept once its builder is gone
 """
@@ -8,7 +9,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from cluster.errors import CorruptIndexError, NotFoundError
+from cluster import faults
+from cluster.errors import ConflictError, CorruptIndexError, NotFoundError
 from cluster.generations import Pointer, advance, check_manifest, retained, roll_back
 from cluster.model.ids import NAME_PATTERN
 from cluster.model.manifest import Manifest
@@ -25,6 +26,7 @@ from cluster.model.manifest import Manifest
 _POINTER = "CURRENT"
 _MANIFEST = "manifest.json"
 _PART = ".part"
+_REFUSED = "REFUSED"
 
 
 class GenerationStore:
@@ -38,6 +40,20 @@ class GenerationStore:
         if not self.root.is_dir():
             return []
         return sorted(path.name for path in self.root.iterdir() if (path / _POINTER).is_file())
+
+    def known(self) -> list[str]:
+        """Projects that have a folder here, served or not, sorted."""
+        if not self.root.is_dir():
+            return []
+        return sorted(path.name for path in self.root.iterdir() if path.is_dir() and NAME_PATTERN.fullmatch(path.name))
+
+    def finished(self, project: str) -> list[str]:
+        """The generations of a project that have their final name, by id ascending: served, kept or never published."""
+        return [path.name for path in self._folders(project) if not path.name.endswith(_PART)]
+
+    def unfinished(self, project: str) -> list[Path]:
+        """The folders of builds that run, or that were killed, and of removals that were."""
+        return [path for path in self._folders(project) if path.name.endswith(_PART)]
 
     def pointer(self, project: str) -> Pointer:
         """The project's pointer; an empty one before the first publish. Raises CorruptIndexError when it is not readable."""
@@ -90,6 +106,19 @@ class GenerationStore:
             yield
 
     @contextmanager
+    def build_lock_if_free(self, project: str) -> Iterator[bool]:
+        """As `build_lock`, without waiting: whether it was free and is held now, so that nobody builds meanwhile."""
+        folder = self._project(project)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".build.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+
+    @contextmanager
     def building(self, project: str, generation: str) -> Iterator[Path]:
         """A folder to build `generation` in. Removed when the body raises; becomes the generation by `finish`."""
         part = self._project(project) / (generation + _PART)
@@ -104,11 +133,14 @@ class GenerationStore:
         """Writes the manifest, makes the whole folder durable and gives it its final name."""
         check_manifest(manifest)
         _write_durably(part / _MANIFEST, json.dumps(manifest.to_json(), sort_keys=True).encode())
+        faults.reach("finish.manifest_written")
         for path in part.rglob("*"):
             _fsync(path)
         _fsync(part)
+        faults.reach("finish.synced")
         final = part.with_name(manifest.generation)
         part.rename(final)
+        faults.reach("finish.renamed")
         _fsync(final.parent)
         return final
 
@@ -119,10 +151,27 @@ class GenerationStore:
         """
         with self._locked(manifest.project):
             current = self.pointer(manifest.project)
+            faults.reach("publish.locked")
             following = advance(current, required=required, manifest=manifest)
             if following != current:
                 self._swap(manifest.project, following)
+            faults.reach("publish.swapped")
             return following
+
+    def refuse(self, manifest: Manifest, reason: str) -> None:
+        """Notes why a finished generation was not published."""
+        note = {"generation": manifest.generation, "reason": reason}
+        _write_durably(self._project(manifest.project) / _REFUSED, json.dumps(note).encode())
+
+    def refused(self, project: str) -> dict[str, str] | None:
+        """The newest build that was kept out, as {"generation", "reason"}, while it can still be published."""
+        try:
+            note = json.loads((self._project(project) / _REFUSED).read_bytes())
+            name, reason = str(note["generation"]), str(note["reason"])
+            waiting = name in self.finished(project) and name > (self.pointer(project).generation or "")
+        except (OSError, ValueError, TypeError, KeyError, CorruptIndexError):
+            return None
+        return {"generation": name, "reason": reason} if waiting else None
 
     def set_aside_pointer(self, project: str) -> None:
         """Takes a damaged pointer out of the way, so that the next publish starts anew; the file is kept as evidence."""
@@ -130,10 +179,14 @@ class GenerationStore:
             path = self._project(project) / _POINTER
             path.rename(path.with_name(f"{_POINTER}.damaged"))
 
-    def roll_back(self, project: str) -> Pointer:
-        """Serves the previous generation again; raises ConflictError when there is none."""
+    def roll_back(self, project: str, *, required: str | None = None) -> Pointer:
+        """Serves the previous generation again; raises ConflictError when there is none, or when it is not `required`, where
+        that is given."""
         with self._locked(project):
+            faults.reach("rollback.locked")
             following = roll_back(self.pointer(project))
+            if required is not None and following.generation != required:
+                raise ConflictError(f"the previous generation was {required}, and is {following.generation} now")
             self._swap(project, following)
             return following
 
@@ -141,24 +194,58 @@ class GenerationStore:
         """Removes generations that the pointer no longer names and builds that no live process owns; returns their names."""
         with self._locked(project):
             keep = retained(self.pointer(project)) | in_use
-            doomed = [
-                path
-                for path in sorted(self._project(project).iterdir())
-                if path.is_dir() and path.name not in keep and not path.name.endswith(_PART)
-            ]
             newest = max(keep, default="")
+            # A finished generation that is newer than the served one belongs to a builder that is about to publish it.
+            doomed = [name for name in self.finished(project) if name not in keep and name < newest]
+            for name in doomed:
+                self._remove(self.folder(project, name))
+            return doomed
+
+    def collect(self, project: str, *, dry_run: bool = False, keep: frozenset[str] = frozenset()) -> list[Path]:
+        """Removes everything that the pointer does not name, generations that were never published and leftovers among it;
+        returns their folders.
+
+        What a build that runs now may own stays: unfinished folders, and generations newer than the served one. With
+        `dry_run` nothing is removed. Raises CorruptIndexError when the pointer is damaged: nobody knows what to keep then.
+        """
+        with self.build_lock_if_free(project) as nobody_builds, self._locked(project):
+            faults.reach("gc.locked")
+            return self._collect(project, keep, nobody_builds=nobody_builds, dry_run=dry_run)
+
+    def discard_refused(self, project: str, keep: frozenset[str]) -> list[Path]:
+        """As `collect`, for the holder of the project's build lock."""
+        with self._locked(project):
+            return self._collect(project, keep, nobody_builds=True, dry_run=False)
+
+    def _collect(self, project: str, keep: frozenset[str], *, nobody_builds: bool, dry_run: bool) -> list[Path]:
+        named = retained(self.pointer(project)) | keep
+        newest = max(named, default="")
+        doomed = [
+            path
+            for path in self._folders(project)
+            if path.name not in named and (nobody_builds or (not path.name.endswith(_PART) and path.name < newest))
+        ]
+        if not dry_run:
             for path in doomed:
-                # A finished generation that is newer than the served one belongs to a builder that is about to publish it.
-                if path.name < newest:
-                    shutil.rmtree(path, ignore_errors=True)
-            return [path.name for path in doomed if path.name < newest]
+                self._remove(path)
+        return doomed
+
+    def _remove(self, path: Path) -> None:
+        """Removes a folder. It loses its name first: one that is half gone, since its remover was killed, is no generation."""
+        doomed = path if path.name.endswith(_PART) else path.with_name(path.name + _PART)
+        if doomed != path:
+            path.rename(doomed)
+            faults.reach("sweep.renamed")
+        shutil.rmtree(doomed, ignore_errors=True)
+        faults.reach("sweep.removed")
+
+    def _folders(self, project: str) -> list[Path]:
+        folder = self._project(project)
+        return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
     def discard_unfinished(self, project: str) -> list[str]:
         """Removes what a killed build left behind. Only for the holder of the project's build lock."""
-        folder = self._project(project)
-        if not folder.is_dir():
-            return []
-        left = [path for path in folder.iterdir() if path.name.endswith(_PART)]
+        left = self.unfinished(project)
         for path in left:
             shutil.rmtree(path, ignore_errors=True)
         return [path.name for path in left]
@@ -177,7 +264,8 @@ class GenerationStore:
             yield
 
     def _swap(self, project: str, pointer: Pointer) -> None:
-        _write_durably(self._project(project) / _POINTER, json.dumps(asdict(pointer)).encode())
+        _write_durably(self._project(project) / _POINTER, json.dumps(asdict(pointer)).encode(), "swap.written")
+        faults.reach("swap.renamed")
 
 
 def read_pointer(raw: object) -> Pointer:
@@ -191,35 +279,6 @@ def read_pointer(raw: object) -> Pointer:
     if type(pointer.sequence) is not int:
         raise TypeError("a pointer counts in whole numbers")
     return pointer
-
-
-def checksums(folder: Path, prefix: str = "") -> dict[str, str]:
-    """BLAKE2b-128 of every file below `folder`, by `prefix` and the path relative to it, with "/" between segments."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            found[(Path(prefix) / path.relative_to(folder)).as_posix()] = file_checksum(path)
-    return found
-
-
-def file_checksum(path: Path) -> str:
-    """BLAKE2b-128 of the file's bytes, 32 hex digits."""
-    digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def verify(folder: Path, manifest: Manifest) -> None:
-    """Compares every file of a generation with its manifest; raises CorruptIndexError naming the first that differs."""
-    for bucket in manifest.buckets:
-        for relative, expected in bucket.checksums.items():
-            path = folder / bucket.name / relative
-            if not path.is_file():
-                raise CorruptIndexError(f"{bucket.name}/{relative} of generation {manifest.generation} is missing")
-            if file_checksum(path) != expected:
-                raise CorruptIndexError(f"{bucket.name}/{relative} of generation {manifest.generation} was changed")
 
 
 def link_tree(source: Path, target: Path) -> None:
@@ -236,13 +295,16 @@ def link_tree(source: Path, target: Path) -> None:
             shutil.copy2(path, goal)
 
 
-def _write_durably(path: Path, data: bytes) -> None:
+def _write_durably(path: Path, data: bytes, after_write: str = "") -> None:
     """Temporary file, fsync, rename, fsync of the folder: the old content or the new, never a mix."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # One name: whoever writes holds the lock of it, and what a killed writer left is written over and not added to.
+    temporary = path.with_name(f".{path.name}.new")
     with temporary.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+    if after_write:
+        faults.reach(after_write)
     temporary.rename(path)
     _fsync(path.parent)
 

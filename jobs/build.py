@@ -13,6 +13,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from cluster import faults
+from cluster.checks import checksums, sizes
 from cluster.embed.node_text import embedding_hash, embedding_text
 from cluster.generations import generation_id
 from cluster.index.rows import rows_table, write_rows
@@ -22,7 +24,7 @@ from cluster.model.manifest import Bucket, Manifest, VectorIdentity
 from cluster.model.nodes import Node
 from cluster.placement import bucket_count, bucket_of
 from cluster.ports import GraphStore, VectorCache
-from cluster.storage import GenerationStore, checksums, link_tree
+from cluster.storage import GenerationStore, link_tree
 from cluster.unit_vectors import find_faults_for
 
 log = logging.getLogger(__name__)
@@ -78,6 +80,7 @@ class Builder:
         buckets = self.partition(searchable(self.store, account, project))
         generation = generation_id(now, secrets.token_hex(4))
         with self.generations.building(project, generation) as part:
+            faults.reach("build.started")
             precision = self.precision_of(buckets)
             built = tuple(
                 self._bucket(part / f"b{number:04d}", nodes, identity, precision, previous)
@@ -138,6 +141,7 @@ class Builder:
         previous: Manifest | None,
     ) -> Bucket:
         folder.mkdir()
+        faults.reach("build.bucket_started")
         hashes = [embedding_hash(node) for node in nodes]
         known = self.usable_vectors(nodes, hashes, identity)
         lexical_key = lexical_fingerprint(nodes, self.analyzer)
@@ -147,6 +151,7 @@ class Builder:
             link_tree(old_folder / LEXICAL_PART, folder / LEXICAL_PART)
         else:
             self._write_lexical(folder / LEXICAL_PART, nodes)
+        faults.reach("build.lexical_written")
         rows = np.array([row for row, key in enumerate(hashes) if key in known], dtype=np.int64)
         if old is not None and old.vector_fingerprint == vector_key and intact(old_folder, old, VECTOR_PART):
             link_tree(old_folder / VECTOR_PART, folder / VECTOR_PART)
@@ -154,14 +159,18 @@ class Builder:
             vectors = _stacked(hashes, rows, identity, known)
             (folder / VECTOR_PART).mkdir()
             self.write_vectors(folder / VECTOR_PART / "vectors.faiss", vectors, rows, identity, precision=precision)
-        return Bucket(
+        faults.reach("build.vectors_written")
+        bucket = Bucket(
             name=folder.name,
             rows=len(nodes),
             vectors=len(rows),
             checksums=checksums(folder),
             lexical_fingerprint=lexical_key,
             vector_fingerprint=vector_key,
+            sizes=sizes(folder),
         )
+        faults.reach("build.bucket_written")
+        return bucket
 
     def _served_bucket(self, previous: Manifest | None, name: str) -> tuple[Bucket | None, Path]:
         for bucket in previous.buckets if previous is not None else ():

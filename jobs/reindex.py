@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from cluster import faults
 from cluster.embed.node_text import embedding_hash
 from cluster.errors import CorruptIndexError, NotFoundError
 from cluster.model.manifest import Manifest, VectorIdentity
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 #: a few seconds of waiting for an answer that is complete at once.
 INLINE_TEXTS = 64
 
+#: (served, new) -> why the new generation must not replace the served one; None when it may.
+Gate = Callable[[Manifest, Manifest], str | None]
 #: phase, done, total
 Progress = Callable[[str, int, int], None]
 
@@ -34,11 +37,14 @@ class Reindexer:
     #: Better, for the generation that follows in the background. The same as `first` where there is only one.
     target: Embedder
     clock: Clock
+    #: What a generation must pass before it is served; None: nothing.
+    gate: Gate | None = None
 
     def publish(self, account: str, project: str, progress: Progress) -> Manifest:
         """Makes the store's present state searchable: under the served identity, or the first embedder's for a new project.
 
-        Returns the served generation; the same one as before when nothing changed.
+        Returns the served generation; the same one as before when nothing changed, or when the gate keeps the new one out,
+        which then lies there unpublished (see `GenerationStore.refused`).
         """
         embedder = self._served_by(self._served(project)[0])
         nodes = searchable(self.builder.store, account, project)
@@ -77,16 +83,36 @@ class Reindexer:
     ) -> Manifest:
         generations = self.builder.generations
         with generations.build_lock(project):
+            faults.reach("build.locked")
             served, required = self._served(project)
+            # What a build that was killed after its swap left for later.
+            generations.discard_unfinished(project)
+            generations.sweep(project)
             identity = choose(served)
             progress("build", 0, 1)
             if served is not None and self._unchanged(served, identity):
                 return served
             manifest = self.builder.build(account, project, identity, self.clock.now_ms(), served)
+            faults.reach("build.finished")
+            if served is not None and self._kept_out(served, manifest):
+                progress("build", 1, 1)
+                return served
             generations.publish(manifest, required=required)
             generations.sweep(project)
+            faults.reach("build.swept")
             progress("build", 1, 1)
             return manifest
+
+    def _kept_out(self, served: Manifest, new: Manifest) -> bool:
+        """Whether the gate keeps `new` out; why is noted beside it, and what was kept out before it goes."""
+        reason = None if self.gate is None else self.gate(served, new)
+        if reason is None:
+            return False
+        extra = {"action": "generation_kept_out", "project": new.project, "generation": new.generation}
+        log.warning("the new generation is not published: %s", reason, extra=extra)
+        self.builder.generations.refuse(new, reason)
+        self.builder.generations.discard_refused(new.project, frozenset({new.generation}))
+        return True
 
     def _served(self, project: str) -> tuple[Manifest | None, str | None]:
         """The served generation's manifest and its name. The store has everything: what is damaged is built anew."""

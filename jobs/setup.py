@@ -15,7 +15,7 @@ from cluster.embed.settings import EmbedSettings
 from cluster.errors import ConfigError
 from cluster.ports import Embedder, GraphStore
 from cluster.storage import GenerationStore
-from jobs.reindex import Reindexer
+from jobs.reindex import Gate, Reindexer
 
 
 class SystemClock:
@@ -119,7 +119,7 @@ def first_and_target(config: Config, threads: int, timeout_s: float) -> tuple[Em
 
 
 @contextmanager
-def reindexer(config: Config) -> Iterator[Reindexer]:
+def reindexer(config: Config, gate: Gate | None = None) -> Iterator[Reindexer]:
     """A reindexer over the real parts. Building starts a JVM in this process: only where Ray has not been started from."""
     from cluster.embed.cache import SqliteVectorCache
     from cluster.index.analysis import analysis
@@ -142,7 +142,7 @@ def reindexer(config: Config) -> Iterator[Reindexer]:
             target_rows=config.shards.target_rows_per_bucket,
             precision=config.shards.vector_precision,
         )
-        yield Reindexer(builder=builder, first=first, target=target, clock=SystemClock())
+        yield Reindexer(builder=builder, first=first, target=target, clock=SystemClock(), gate=gate)
     finally:
         cache.close()
         store.close()

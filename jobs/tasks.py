@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -11,20 +12,26 @@ from cluster.model.manifest import Manifest
 from cluster.telemetry import configure_file
 from jobs.pending import outgrown
 from jobs.progress import ProgressFile
+from jobs.reindex import Gate
 from jobs.setup import log_file, progress_folder, reindexer
 
 #: Kinds of progress files.
 INDEX, REFINE = "index", "refine"
 
 
-def publish(config: Config, project: str) -> Manifest:
+#: Makes the gate that new generations are held to, in the process that builds them; see `Reindexer.gate`.
+MakeGate = Callable[[Config], Gate | None]
+
+
+def publish(config: Config, project: str, make_gate: MakeGate | None = None) -> Manifest:
     """Makes the store's state of `project` searchable; see `Reindexer.publish`."""
+    gate = None if make_gate is None else make_gate(config)
     progress = ProgressFile(progress_folder(config), INDEX, project)
-    with reindexer(config) as jobs:
+    with reindexer(config, gate) as jobs:
         return jobs.publish(config.account, project, progress.report)
 
 
-def refine(config: Config, project: str) -> Manifest | None:
+def refine(config: Config, project: str, make_gate: MakeGate | None = None) -> Manifest | None:
     """Brings `project` under the better embedder, with all that was written; see `Reindexer.refine`.
 
     None when there was nothing to do: everything is embedded, and what was written since fits into the shards' memory.
@@ -33,7 +40,7 @@ def refine(config: Config, project: str) -> Manifest | None:
     """
     progress = ProgressFile(progress_folder(config), REFINE, project)
     try:
-        with reindexer(config) as jobs:
+        with reindexer(config, None if make_gate is None else make_gate(config)) as jobs:
             builder, most = jobs.builder, config.delta.max_rows
             grown = outgrown(builder.store, builder.generations, project, most)
             if not grown and not jobs.needs_refining(config.account, project):

@@ -161,8 +161,14 @@ def _first_question(config: Config, project: str) -> str:
 
 
 def absolute(config: Config) -> Config:
-    """`config` with an absolute data folder: workers need not share this process's working directory."""
-    return replace(config, data_dir=config.data_dir.resolve())
+    """`config` with absolute paths: workers need not share this process's working directory."""
+    gate, log = config.publish.gate, config.search.query_log
+    return replace(
+        config,
+        data_dir=config.data_dir.resolve(),
+        publish=replace(config.publish, gate=gate and str(Path(gate).expanduser().resolve())),
+        search=replace(config.search, query_log=log and str(Path(log).expanduser().resolve())),
+    )
 
 
 def ensure_key(config: Config) -> Path:
@@ -209,6 +215,7 @@ def indexed_as_json(indexed: Indexed) -> dict[str, Any]:
         "rows": manifest.rows,
         "vectors": manifest.vectors,
         "identity": manifest.identity.key,
+        "kept_out": indexed.kept_out,
     }
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from cluster.errors import RaycallError, UsageError
-from serve.commands import doctor, index, keys, output, run, search, status
+from serve.commands import doctor, generations, index, isolation, keys, output, run, search, status
 from serve.commands.options import ConfigFile, DataDir
 from serve.commands.quick import QuickCommand, QuickGroup
 
@@ -35,7 +35,9 @@ app = typer.Typer(
 )
 for _function in (search.search, index.index, run.serve, status.status, doctor.doctor):
     app.command(cls=QuickCommand)(_function)
+app.command(name="verify-isolation", cls=QuickCommand)(isolation.verify_isolation)
 app.add_typer(keys.app, name="keys")
+app.add_typer(generations.app, name="generations")
 
 
 def _print_version(wanted: bool) -> None:

@@ -259,7 +259,8 @@ def _store(config: Config) -> Check:
 
 
 def _generations(config: Config) -> Check:
-    from cluster.storage import GenerationStore, verify
+    from cluster.checks import verify
+    from cluster.storage import GenerationStore
     from jobs.setup import generations_root
 
     generations = GenerationStore(generations_root(config))

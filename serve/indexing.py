@@ -10,13 +10,15 @@ from typing import Any, Protocol
 
 from cluster.config import Config
 from cluster.model.manifest import Manifest
+from cluster.storage import GenerationStore
 from jobs.extract import ExtractResult, ExtractTask, lost_result, run_extract
 from jobs.ingest import IngestOptions, IngestReport, ingest
 from jobs.progress import ProgressFile
 from jobs.refuse import Limits
-from jobs.setup import SystemClock, open_store, progress_folder
+from jobs.setup import SystemClock, generations_root, open_store, progress_folder
 from jobs.tasks import INDEX, log_to_file, publish
 from jobs.walk import default_project
+from serve.gate import make_gate
 
 #: Called with (phase, done, total). Phases in order: walk, extract, link, embed, build.
 OnProgress = Callable[[str, int, int], None]
@@ -87,7 +89,10 @@ class Indexed:
     """What indexing a folder came to."""
 
     report: IngestReport
+    #: What is served now.
     manifest: Manifest
+    #: The newer generation that the gate keeps out, and why; see `GenerationStore.refused`.
+    kept_out: dict[str, str] | None = None
 
 
 def index_folder(
@@ -126,9 +131,10 @@ def index_folder(
         if progress is not None and progress.updated_at >= started:
             on_progress(progress.phase, progress.done, progress.total)
 
-    manifest: Manifest = pool.run(publish, config, project, poll=poll)
+    manifest: Manifest = pool.run(publish, config, project, make_gate, poll=poll)
     on_progress("build", 1, 1)
-    return Indexed(report=report, manifest=manifest)
+    kept_out = GenerationStore(generations_root(config)).refused(project)
+    return Indexed(report=report, manifest=manifest, kept_out=kept_out)
 
 
 def ingest_options(config: Config) -> IngestOptions:

@@ -16,15 +16,28 @@ from cluster.ports import Embedder, GraphStore
 from cluster.storage import GenerationStore
 from cluster.telemetry import configure_file
 from jobs.progress import all_progress
-from jobs.setup import SystemClock, first_and_target, generations_root, log_file, open_store, progress_folder
+from jobs.setup import (
+    SystemClock,
+    first_and_target,
+    generations_root,
+    log_file,
+    open_store,
+    progress_folder,
+    vectors_path,
+)
 from jobs.tasks import REFINE
 from serve.follower import Follower
 from serve.router_legs import RouterLegs
+from serve.writing import Writing
+from serve.writing_shown import LiveShowing
+from serve.writing_vectors import VectorFiller
 
 log = logging.getLogger(__name__)
 
 #: Seconds between two looks for newly published generations, and for what was written.
 REFRESH_S = 0.5
+#: Providers whose models are asked over the network.
+REMOTE_PROVIDERS = frozenset({"ollama", "openai"})
 #: Batches in flight to one shard when micro-batching is off: in effect, no bound.
 NO_BATCHING_LANES = 10_000
 
@@ -44,7 +57,7 @@ def build_app(config: Config) -> Any:
     from serve.deployment import refreshing
     from serve.http.app import Limits, Service, create_app
     from serve.keys import Keys
-    from serve.retrieval import Retrieval
+    from serve.query_log import QueryLog, RecordingRetrieval
 
     configure_file(config.log.level, config.log.format, log_file(config, "http"))
     clock = SystemClock()
@@ -59,7 +72,8 @@ def build_app(config: Config) -> Any:
         max_batch=config.search.max_batch,
         embed_timeout_s=config.embed.query_timeout_s,
     )
-    retrieval = Retrieval(
+    retrieval = RecordingRetrieval(
+        log=QueryLog(Path(config.search.query_log)) if config.search.query_log else None,
         account=config.account,
         store=store,
         legs=legs,
@@ -68,16 +82,43 @@ def build_app(config: Config) -> Any:
         related_cap=config.search.max_related,
     )
     status = Status(config, router, store)
+    showing = make_showing(config, store, router, embedders)
     app = create_app(
         Service(
             retrieval=retrieval,
             keys=Keys(account=config.account, store=store, clock=clock),
             status=status,
             limits=Limits(body_bytes=config.http.max_body_bytes),
+            writing=Writing(
+                account=config.account, store=store, clock=clock, showing=showing, visible_s=config.search.deadline_s
+            ),
         )
     )
-    app.router.lifespan_context = refreshing(Follower(router, store), REFRESH_S)
+    follower = Follower(router, store)
+
+    async def refresh() -> None:
+        await follower()
+        showing.fill_soon()
+
+    app.router.lifespan_context = refreshing(refresh, REFRESH_S)
     return app
+
+
+def make_showing(config: Config, store: GraphStore, router: Router, embedders: tuple[Embedder, ...]) -> LiveShowing:
+    """What shows writes in `router`'s answers, with the models of `embedders`."""
+    from cluster.embed.cache import SqliteVectorCache
+
+    # A remote model has as long as in a build; a local one is not loaded twice.
+    patient = dict.fromkeys(first_and_target(config, threads=1, timeout_s=config.embed.timeout_s))
+    remote = {embedder.identity: embedder for embedder in patient if embedder.identity.provider in REMOTE_PROVIDERS}
+    filler = VectorFiller(
+        account=config.account,
+        store=store,
+        cache=SqliteVectorCache(vectors_path(config)),
+        embedders=[remote.get(embedder.identity, embedder) for embedder in embedders],
+        clock=SystemClock(),
+    )
+    return LiveShowing(router, filler)
 
 
 def make_router(config: Config, before_swap: BeforeSwap) -> Router:
@@ -125,6 +166,7 @@ class Status:
         self._config = config
         self._router = router
         self._store = store
+        self._generations = GenerationStore(generations_root(config))
 
     def __call__(self, principal: Principal) -> dict[str, Any]:
         """The state as JSON values. Row counts of a project count what an agent may not read: an admin alone sees them."""
@@ -151,6 +193,7 @@ class Status:
                 entry["vectors"] = manifest.vectors if manifest else 0
                 entry["refinement"] = refined.get(name)
                 entry["newer_generation_refused"] = refused.get(name)
+                entry["generation_kept_out"] = self._generations.refused(name)
             projects.append(entry)
         return {
             "account": principal.account,

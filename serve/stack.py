@@ -30,6 +30,7 @@ from jobs.setup import generations_root, graph_path, log_file, vectors_path
 from jobs.tasks import refine
 from serve import machine
 from serve.deployment import ha_proxy_problem, ingress_environment, start_serving
+from serve.gate import make_gate
 from serve.replica import build_app, lexical_names, vector_names
 from serve.threads import cpus_of, shard_threads, thread_environment
 
@@ -128,4 +129,4 @@ def _healthy(url: str) -> bool:
 
 def refine_in_background(config: Config, project: str) -> Task:
     """Starts the refinement of one project on Ray."""
-    return start_task(refine, config, project)
+    return start_task(refine, config, project, make_gate)

@@ -22,7 +22,7 @@ from cluster.errors import ForbiddenError, UsageError
 from cluster.model.access import ApiKey
 from cluster.model.ids import parse_name
 from cluster.model.nodes import Edge, Node, Source, Store
-from cluster.ports import FileState, WriteBatch
+from cluster.ports import FileState, Receipt, WriteBatch
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +88,7 @@ def accounts_of(batch: WriteBatch) -> set[str]:
         *(edge.account for edge in batch.edges),
         *(file.account for file in batch.files),
         *(project.account for project in batch.projects),
+        *(receipt.account for receipt in batch.receipts),
     }
 
 
@@ -178,6 +179,7 @@ def clean_batch(batch: WriteBatch) -> WriteBatch:
             )
             for project in batch.projects
         ),
+        receipts=tuple(map(_clean_receipt, batch.receipts)),
         now=_int64(batch.now, "now"),
     )
 
@@ -261,6 +263,16 @@ def _clean_file(file: FileState) -> FileState:
         content_hash=clean_text(file.content_hash),
         extractor=clean_text(file.extractor),
         facts=clean_json(file.facts, "facts"),
+    )
+
+
+def _clean_receipt(receipt: Receipt) -> Receipt:
+    return Receipt(
+        account=receipt.account,
+        key=clean_text(receipt.key),
+        fingerprint=clean_text(receipt.fingerprint),
+        answer=clean_text(receipt.answer),
+        expires_at=_int64(receipt.expires_at, "expires_at"),
     )
 
 
@@ -367,7 +379,7 @@ def plan(batch: WriteBatch, nodes: Mapping[str, Node], edges: Mapping[EdgeKey, E
         _mark(after_nodes, after_edges, batch)
     _remove(after_nodes, after_edges, batch.purge)
 
-    put_nodes = [node for key, node in sorted(after_nodes.items()) if not _same_node(nodes.get(key), node)]
+    put_nodes = [node for key, node in sorted(after_nodes.items()) if not same_node(nodes.get(key), node)]
     put_edges = [edge for key, edge in sorted(after_edges.items()) if not _same_edge(edges.get(key), edge)]
     drop_nodes = sorted(nodes.keys() - after_nodes.keys())
     drop_edges = sorted(edges.keys() - after_edges.keys())
@@ -439,7 +451,8 @@ def _home(node: Node) -> tuple[str, str, Store]:
     return node.account, node.project, node.store
 
 
-def _same_node(old: Node | None, new: Node) -> bool:
+def same_node(old: Node | None, new: Node) -> bool:
+    """Whether storing the clean `new` over `old` changes nothing."""
     return old is new or (old is not None and _content(old) == _content(new) and _same_json(old.properties, new.properties))
 
 

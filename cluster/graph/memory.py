@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from cluster.graph.batches import EdgeKey
 from cluster.model.access import ApiKey
 from cluster.model.guard import Guard
 from cluster.model.nodes import Edge, Node, Related
-from cluster.ports import Change, FileState, Project, WriteBatch
+from cluster.ports import Change, FileState, Present, Project, Receipt, WriteBatch
 
 
 class MemoryGraphStore:
@@ -30,6 +30,7 @@ class MemoryGraphStore:
         self._files: dict[tuple[str, str, str], FileState] = {}
         self._projects: dict[tuple[str, str], Project] = {}
         self._keys: dict[str, ApiKey] = {}
+        self._receipts: dict[str, Receipt] = {}
         self._feed: list[Change] = []
 
     @property
@@ -47,7 +48,16 @@ class MemoryGraphStore:
                 self._files.pop(key, None)
             self._files.update(((file.account, file.project, file.path), file) for file in batch.files)
             self._projects.update(((project.account, project.project), project) for project in batch.projects)
+            if batch.receipts:
+                self._receipts = {key: known for key, known in self._receipts.items() if known.expires_at > batch.now}
+                self._receipts.update((receipt.key, receipt) for receipt in batch.receipts)
             return self.revision()
+
+    def transact(self, ids: Sequence[str], receipt: str, decide: Callable[[Present], WriteBatch | None]) -> int:
+        with self._lock:
+            present = Present(revision=self.revision(), nodes=self.get_nodes(ids), receipt=self._receipts.get(receipt))
+            batch = decide(present)
+            return self.revision() if batch is None else self.write(batch)
 
     def _planned(self, batch: WriteBatch) -> batches.Plan:
         paths = set(batch.replace_paths)

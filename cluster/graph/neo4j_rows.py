@@ -14,7 +14,7 @@ import orjson
 from cluster.graph.batches import EdgeKey, json_text
 from cluster.model.access import ApiKey, Principal, Role
 from cluster.model.nodes import Admission, Edge, Node, Scope, Source, Store, Visibility
-from cluster.ports import FileState, Project
+from cluster.ports import FileState, Project, Receipt
 
 Record: TypeAlias = Mapping[str, Any]
 
@@ -171,6 +171,20 @@ def project_record(project: Project) -> dict[str, Any]:
 
 def to_project(record: Record) -> Project:
     return Project(**{"commit": None, **record})
+
+
+def receipt_record(receipt: Receipt) -> dict[str, Any]:
+    return {
+        "account": receipt.account,
+        "key": receipt.key,
+        "fingerprint": receipt.fingerprint,
+        "answer": receipt.answer,
+        "expires_at": receipt.expires_at,
+    }
+
+
+def to_receipt(record: Record) -> Receipt:
+    return Receipt(**record)
 
 
 def key_record(key: ApiKey) -> dict[str, Any]:

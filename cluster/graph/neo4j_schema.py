@@ -16,7 +16,9 @@ _FOLDER = resources.files("cluster.graph")
 
 #: Scripts by version: the first makes version 1 of an empty database, each next one takes one a version on. Released ones are
 #: never edited. Each statement may run twice, for Neo4j takes no schema change and data into one transaction.
-MIGRATIONS: tuple[str, ...] = (_FOLDER.joinpath("migration_001.cypher").read_text("utf-8"),)
+MIGRATIONS: tuple[str, ...] = tuple(
+    _FOLDER.joinpath(f"migration_{version:03}.cypher").read_text("utf-8") for version in range(1, 3)
+)
 
 
 def load_queries(text: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from cluster.graph.neo4j_work import Snapshot, Spool, Transaction, value, where
 from cluster.model.access import ApiKey
 from cluster.model.guard import All, Guard
 from cluster.model.nodes import Edge, Node, Related
-from cluster.ports import Change, FileState, Project, WriteBatch
+from cluster.ports import Change, FileState, Present, Project, WriteBatch
 
 logger = logging.getLogger(__name__)
 
@@ -80,19 +80,22 @@ class Neo4jGraphStore:
     # --- writes ---
 
     def write(self, batch: WriteBatch) -> int:
-        self._gate.check(batches.accounts_of(batch))
-        batch = batches.clean_batch(batch)
+        batch = self._admitted(batch)
+        return self._connection.write(lambda tx: neo4j_work.write(tx, batch, self._gate, neo4j_work.lock(tx)))
 
+    def transact(self, ids: Sequence[str], receipt: str, decide: Callable[[Present], WriteBatch | None]) -> int:
         def work(tx: Transaction) -> int:
-            revision = neo4j_work.lock(tx)
-            plan, known = neo4j_work.planned(tx, batch, self._gate)
-            if plan.feed:
-                revision += 1
-                neo4j_work.store(tx, plan, known, revision)
-            neo4j_work.store_records(tx, batch)
-            return revision
+            present = neo4j_work.present(tx, self._gate.account, ids, receipt)
+            batch = decide(present)
+            if batch is None:
+                return present.revision
+            return neo4j_work.write(tx, self._admitted(batch), self._gate, present.revision)
 
         return self._connection.write(work)
+
+    def _admitted(self, batch: WriteBatch) -> WriteBatch:
+        self._gate.check(batches.accounts_of(batch))
+        return batches.clean_batch(batch)
 
     def put_key(self, key: ApiKey) -> None:
         self._gate.check((key.principal.account,))

@@ -18,7 +18,7 @@ from cluster.graph.neo4j_rows import Record
 from cluster.graph.neo4j_schema import QUERIES, guarded
 from cluster.model.guard import All, Guard
 from cluster.model.nodes import Edge, Node
-from cluster.ports import Change, WriteBatch
+from cluster.ports import Change, Present, WriteBatch
 
 #: Rows of one statement.
 CHUNK = 2000
@@ -117,10 +117,33 @@ def store(tx: Transaction, plan: batches.Plan, known: set[EdgeKey], revision: in
 
 
 def store_records(tx: Transaction, batch: WriteBatch) -> None:
-    """What of `batch` is no part of the graph: files and projects."""
+    """What of `batch` is no part of the graph: files, projects and receipts."""
     execute(tx, QUERIES["drop_files"], "keys", batch.forget_files)
     execute(tx, QUERIES["put_files"], "rows", map(rows.file_record, batch.files))
     execute(tx, QUERIES["put_projects"], "rows", map(rows.project_record, batch.projects))
+    if batch.receipts:
+        for _ in tx.run(QUERIES["drop_receipts"], {"now": batch.now}):
+            pass
+        execute(tx, QUERIES["put_receipts"], "rows", map(rows.receipt_record, batch.receipts))
+
+
+def present(tx: Transaction, account: str, ids: Iterable[str], receipt: str) -> Present:
+    """What there is of `ids` and of the receipt of that key; takes the lock."""
+    revision = lock(tx)
+    known = [row["receipt"] for row in tx.run(QUERIES["receipt"], {"account": account, "key": value(receipt)})]
+    return Present(
+        revision=revision, nodes=load_nodes(tx, dict.fromkeys(ids)), receipt=rows.to_receipt(known[0]) if known else None
+    )
+
+
+def write(tx: Transaction, batch: WriteBatch, gate: batches.AccountGate, revision: int) -> int:
+    """Applies a clean `batch` to the store at `revision`; the revision afterwards. The lock is held."""
+    plan, known = planned(tx, batch, gate)
+    if plan.feed:
+        revision += 1
+        store(tx, plan, known, revision)
+    store_records(tx, batch)
+    return revision
 
 
 # --- reading -----------------------------------------------------------------------------------------------------------------

@@ -143,3 +143,14 @@ MATCH (k:Key) WHERE k.account = $account RETURN properties(k) AS key ORDER BY k.
 MATCH (k:Key {key_id: $key_id}) WHERE k.account = $account AND k.revoked_at IS NULL
 SET k.revoked_at = $now
 RETURN true AS revoked
+
+// name: receipt
+MATCH (r:Receipt {account: $account, key: $key}) RETURN properties(r) AS receipt
+
+// name: put_receipts
+UNWIND $rows AS row
+MERGE (r:Receipt {account: row.account, key: row.key})
+SET r = row
+
+// name: drop_receipts
+MATCH (r:Receipt) WHERE r.expires_at <= $now DELETE r

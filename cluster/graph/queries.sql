@@ -88,3 +88,12 @@ SELECT {key_columns} FROM keys WHERE account = ? ORDER BY created_at, key_id
 
 -- name: revoke_key
 UPDATE keys SET revoked_at = ? WHERE account = ? AND key_id = ? AND revoked_at IS NULL
+
+-- name: receipt
+SELECT account, key, fingerprint, answer, expires_at FROM receipts WHERE account = ? AND key = ?
+
+-- name: put_receipt
+INSERT OR REPLACE INTO receipts (account, key, fingerprint, answer, expires_at) VALUES (?, ?, ?, ?, ?)
+
+-- name: drop_receipts
+DELETE FROM receipts WHERE expires_at <= ?

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from heapq import nsmallest
 from itertools import islice
@@ -20,7 +20,7 @@ from cluster.graph.sqlite_schema import QUERIES, migrate
 from cluster.model.access import ApiKey
 from cluster.model.guard import All, Guard
 from cluster.model.nodes import Edge, Node, Related
-from cluster.ports import Change, FileState, Project, WriteBatch
+from cluster.ports import Change, FileState, Present, Project, WriteBatch
 
 #: Ids of one statement; SQLite takes 32,766 values, and a guard needs some of them.
 CHUNK = 500
@@ -78,17 +78,37 @@ class SqliteGraphStore:
     # --- writes ---
 
     def write(self, batch: WriteBatch) -> int:
-        self._gate.check(batches.accounts_of(batch))
-        batch = batches.clean_batch(batch)
+        batch = self._admitted(batch)
         with self._pool.writing() as connection:
-            plan = self._planned(connection, batch)
-            revision = _revision(connection)
-            if plan.feed:
-                revision += 1
-                _store(connection, plan, revision)
-            connection.executemany(QUERIES["drop_file"], batch.forget_files)
-            connection.executemany(QUERIES["put_file"], map(rows.file_row, batch.files))
-            connection.executemany(QUERIES["put_project"], map(rows.project_row, batch.projects))
+            return self._written(connection, batch)
+
+    def transact(self, ids: Sequence[str], receipt: str, decide: Callable[[Present], WriteBatch | None]) -> int:
+        with self._pool.writing() as connection:
+            known = connection.execute(QUERIES["receipt"], (self._gate.account, _value(receipt))).fetchone()
+            present = Present(
+                revision=_revision(connection),
+                nodes=_load_nodes(connection, list(dict.fromkeys(ids))),
+                receipt=None if known is None else rows.to_receipt(known),
+            )
+            batch = decide(present)
+            return present.revision if batch is None else self._written(connection, self._admitted(batch))
+
+    def _admitted(self, batch: WriteBatch) -> WriteBatch:
+        self._gate.check(batches.accounts_of(batch))
+        return batches.clean_batch(batch)
+
+    def _written(self, connection: sqlite3.Connection, batch: WriteBatch) -> int:
+        plan = self._planned(connection, batch)
+        revision = _revision(connection)
+        if plan.feed:
+            revision += 1
+            _store(connection, plan, revision)
+        connection.executemany(QUERIES["drop_file"], batch.forget_files)
+        connection.executemany(QUERIES["put_file"], map(rows.file_row, batch.files))
+        connection.executemany(QUERIES["put_project"], map(rows.project_row, batch.projects))
+        if batch.receipts:
+            connection.execute(QUERIES["drop_receipts"], (batch.now,))
+            connection.executemany(QUERIES["put_receipt"], map(rows.receipt_row, batch.receipts))
         return revision
 
     def _planned(self, connection: sqlite3.Connection, batch: WriteBatch) -> batches.Plan:

@@ -11,7 +11,7 @@ import orjson
 from cluster.graph.batches import json_text
 from cluster.model.access import ApiKey, Principal, Role
 from cluster.model.nodes import Admission, Edge, Node, Scope, Source, Store, Visibility
-from cluster.ports import Change, FileState, Project
+from cluster.ports import Change, FileState, Project, Receipt
 
 Row: TypeAlias = Sequence[Any]
 
@@ -160,6 +160,14 @@ def project_row(project: Project) -> tuple[Any, ...]:
 
 def to_project(row: Row) -> Project:
     return Project(account=row[0], project=row[1], root=row[2], commit=row[3], indexed_at=row[4])
+
+
+def receipt_row(receipt: Receipt) -> tuple[Any, ...]:
+    return receipt.account, receipt.key, receipt.fingerprint, receipt.answer, receipt.expires_at
+
+
+def to_receipt(row: Row) -> Receipt:
+    return Receipt(account=row[0], key=row[1], fingerprint=row[2], answer=row[3], expires_at=row[4])
 
 
 def key_row(key: ApiKey) -> tuple[Any, ...]:

@@ -16,7 +16,9 @@ _FOLDER = resources.files("cluster.graph")
 
 #: Scripts by version: the first makes version 1 of an empty file, each next one takes a file one version on. Released ones are
 #: never edited.
-MIGRATIONS: tuple[str, ...] = (_FOLDER.joinpath("migration_001.sql").read_text("utf-8"),)
+MIGRATIONS: tuple[str, ...] = tuple(
+    _FOLDER.joinpath(f"migration_{version:03}.sql").read_text("utf-8") for version in range(1, 3)
+)
 
 
 def load_queries(text: str) -> dict[str, str]:

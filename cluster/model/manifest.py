@@ -46,6 +46,8 @@ class Bucket:
     #: inputs are those of the previous generation is linked, not rebuilt.
     lexical_fingerprint: str
     vector_fingerprint: str
+    #: Bytes by relative path, of the same files; empty in generations that were built before it was noted.
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

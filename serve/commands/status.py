@@ -106,6 +106,7 @@ def _generation(generations: Any, project: str) -> dict[str, Any]:
         "rows": manifest.rows,
         "vectors": manifest.vectors,
         "identity": manifest.identity.key,
+        "kept_out": generations.refused(project),
     }
 
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from serve.http import description
 from serve.http.errors import on_exception, on_http_exception
+from serve.http.nodes import NodeRoutes
 from serve.http.routes import Handler, Limits, Service, healthz, keyed_route, noop, search_handler, status_handler
 
 __all__ = ["OPEN_PATHS", "Limits", "Service", "create_app"]
@@ -64,6 +65,9 @@ def create_app(service: Service) -> FastAPI:
         summary="Nothing, authenticated: the floor that a benchmark compares with",
         responses={**description.example({"ok": True}, "Done"), **description.problems(401)},
     )
+    if service.writing is not None:
+        for method, path, handler, documentation in NodeRoutes(service.writing, service.limits.body_bytes).all():
+            _add_keyed(app, service, method, path, handler, **documentation)
     return app
 
 

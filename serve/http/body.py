@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -25,15 +26,24 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _STRING_OR_SIGN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{},]', re.DOTALL)
 
 
-async def read_json(request: Request, max_bytes: int = MAX_BODY_BYTES) -> Any:
+#: Content types of JSON bodies.
+JSON_TYPES = ("application/json",)
+
+
+async def read_json(request: Request, max_bytes: int = MAX_BODY_BYTES, types: Sequence[str] = JSON_TYPES) -> Any:
     """The body's value. Numbers that are not finite come as float NaN or infinity, for the field's own check to name.
 
-    Raises MediaTypeError (415: another content type than application/json, a charset other than UTF-8, a content encoding),
+    Raises MediaTypeError (415: another content type than `types`, a charset other than UTF-8, a content encoding),
     TooLargeError (413, without reading further), MalformedError (400: not UTF-8, not JSON, a key twice in one object, nested
     deeper than 64, more than 1,000 values).
     """
-    _check_media_type(request.headers)
-    return parse_json(await _read(request, max_bytes))
+    return parse_json(await read_bytes(request, max_bytes, types))
+
+
+async def read_bytes(request: Request, max_bytes: int, types: Sequence[str]) -> bytes:
+    """The body as it is, with the refusals of `read_json` that need no look into it; the first of `types` is recommended."""
+    chunks = [chunk async for chunk in read_chunks(request, max_bytes, types)]
+    return b"".join(chunks)
 
 
 def parse_json(raw: bytes) -> Any:
@@ -66,10 +76,10 @@ def _repaired(value: Any) -> Any:
     return value
 
 
-def _check_media_type(headers: Headers) -> None:
+def _check_media_type(headers: Headers, types: Sequence[str]) -> None:
     content_type, _, parameters = headers.get("content-type", "").partition(";")
-    if content_type.strip().lower() != "application/json":
-        raise MediaTypeError("the body must be sent as content type application/json")
+    if content_type.strip().lower() not in types:
+        raise MediaTypeError(f"the body must be sent as content type {types[0]}")
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
         if name.strip().lower() == "charset" and value.strip().strip('"').lower() not in ("utf-8", "utf8"):
@@ -78,22 +88,22 @@ def _check_media_type(headers: Headers) -> None:
         raise MediaTypeError("the body must not be compressed")
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
+async def read_chunks(request: Request, max_bytes: int, types: Sequence[str]) -> AsyncGenerator[bytes, None]:
+    """The body as it arrives; see `read_bytes`."""
+    _check_media_type(request.headers, types)
     too_large = TooLargeError(f"the body must be at most {max_bytes:,} bytes")
     announced = request.headers.get("content-length", "")
     if announced.isascii() and announced.isdigit() and (len(announced) > 18 or int(announced) > max_bytes):
         raise too_large
-    chunks: list[bytes] = []
     size = 0
     try:
         async for chunk in request.stream():
             size += len(chunk)
             if size > max_bytes:
                 raise too_large
-            chunks.append(chunk)
+            yield chunk
     except ClientDisconnect as error:
         raise MalformedError("the client went away before the body was complete") from error
-    return b"".join(chunks)
 
 
 def _check_shape(text: str) -> None:

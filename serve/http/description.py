@@ -7,6 +7,7 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from serve.http.errors import PROBLEM_TYPE
+from serve.http.nodes_schemas import BulkAnswer, NodeBody, NodePatch, NodeView, WriteAnswer
 from serve.http.schemas import Problem, SearchAnswer, SearchBody
 
 TITLE = "Raycall"
@@ -153,7 +154,11 @@ def search_documentation() -> dict[str, Any]:
 def with_components(schema: dict[str, Any]) -> dict[str, Any]:
     """`schema` with the models that the routes refer to, and the key scheme that they demand."""
     _, models = models_json_schema(
-        [(SearchBody, "validation"), (SearchAnswer, "serialization"), (Problem, "serialization")], ref_template=_REFERENCE
+        [
+            *((model, "validation") for model in (SearchBody, NodeBody, NodePatch)),
+            *((model, "serialization") for model in (SearchAnswer, Problem, NodeView, WriteAnswer, BulkAnswer)),
+        ],
+        ref_template=_REFERENCE,
     )
     components = schema.setdefault("components", {})
     components["schemas"] = {**components.get("schemas", {}), **models["$defs"]}

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cluster.errors import RaycallError
+from cluster.errors import RaycallError, StaleError
 from serve.question import clean_surrogates
 
 logger = logging.getLogger(__name__)
@@ -28,9 +28,16 @@ _ROUTING = {
 
 
 def problem(
-    *, status: int, code: str, title: str, detail: str, field: str | None = None, query_id: str | None = None
+    *,
+    status: int,
+    code: str,
+    title: str,
+    detail: str,
+    field: str | None = None,
+    query_id: str | None = None,
+    revision: int | None = None,
 ) -> Response:
-    """A problem+json response; `field` and `query_id` appear when they are given."""
+    """A problem+json response; `field`, `query_id` and `revision` appear when they are given."""
     body: dict[str, Any] = {
         "type": f"urn:raycall:error:{code}",
         "title": title,
@@ -39,6 +46,8 @@ def problem(
         "code": code,
     }
     headers = {}
+    if revision is not None:
+        body["revision"] = revision
     if field is not None:
         body["field"] = clean_surrogates(field)
     if query_id is not None:
@@ -64,6 +73,7 @@ def problem_of(error: Exception, query_id: str | None = None) -> Response:
             detail=error.detail,
             field=error.field,
             query_id=query_id,
+            revision=error.revision if isinstance(error, StaleError) else None,
         )
     logger.error("request failed", exc_info=error, extra={"action": "request_failed", "query_id": query_id})
     return problem(

@@ -23,6 +23,7 @@ from serve.keys import Keys
 from serve.question import clean_surrogates
 from serve.render import TEXT_BUDGET, to_json, to_text
 from serve.retrieval import Retrieval
+from serve.writing import Writing
 
 _ORJSON_OPTIONS = orjson.OPT_NON_STR_KEYS
 
@@ -44,6 +45,8 @@ class Service:
     #: What GET /v1/status says to a principal: JSON values. May be a coroutine function.
     status: Callable[[Principal], dict[str, Any] | Awaitable[dict[str, Any]]]
     limits: Limits = field(default_factory=Limits)
+    #: None: nothing is written here, and there are no routes of nodes.
+    writing: Writing | None = None
 
 
 #: A handler of a keyed route: the request, who is asking, and the id of the request.

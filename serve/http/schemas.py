@@ -139,6 +139,7 @@ class Problem(BaseModel):
     detail: str = Field(examples=["limit must be an integer from 1 to 100, not that string"])
     code: str = Field(description="Stable; clients may match on it.", examples=["invalid_input"])
     field: str | None = Field(default=None, description="The input field at fault.", examples=["limit"])
+    revision: int | None = Field(default=None, description="The node's present revision, of stale_revision; 0: no node.")
     query_id: str | None = Field(default=None, description="What the server's log names this request by.")
 
 

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +18,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.files import flip
 from tests.support.repository import commit_all, make_repository
 from tests.support.server import RAYCALL, Server, clean_env, processes_naming, raycall
+
+#: A project of which these tests change what is served.
+PROJECT = "valve-notes"
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +82,23 @@ def legs(server: Server) -> list[bool]:
     return [leg["ran"] for leg in reply.json["disclosure"]["legs"]]
 
 
+def generations(server: Server, *arguments: str, code: int = 0) -> Any:
+    done = raycall(server.data_dir, "generations", *arguments, "--json")
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return json.loads(done.stdout) if done.stdout else done.stderr
+
+
+def states(server: Server) -> dict[str, str]:
+    return {entry["state"]: entry["generation"] for entry in generations(server, "list", PROJECT)["generations"]}
+
+
+def until_served(server: Server, generation: str) -> None:
+    server.until(
+        f"{generation} is served", lambda: server.search("valve")["disclosure"]["generations"].get(PROJECT) == generation
+    )
+
+
 @pytest.mark.parametrize(("victim", "leg"), [("LexicalShardActor", 0), ("VectorShardActor", 1)])
 def test_a_killed_shard_lowers_the_answer_and_comes_back_whole(server: Server, victim: str, leg: int) -> None:
     before = [hit["id"] for hit in server.search("pump pressure")["hits"]]
@@ -111,6 +133,47 @@ def test_a_folder_indexed_beside_a_running_server_is_found_at_once(server: Serve
     assert server.search("zebrafish protocol", projects=["pump-controller"])["disclosure"]["generations"].keys() == {
         "pump-controller"
     }
+
+
+def test_generations_change_under_a_running_server_without_a_failed_request(server: Server, tmp_path: Path) -> None:
+    source = make_repository(tmp_path / PROJECT, {"notes.md": "# Notes\n\nThe valve.\n"})
+    assert raycall(server.data_dir, "index", str(source)).returncode == 0
+    ended, failed = threading.Event(), []
+
+    def ask() -> None:
+        while not ended.is_set():
+            reply = server.request("POST", "/v1/search", {"query": "the valve", "limit": 5, "projects": [PROJECT]})
+            if reply.status != 200 or not all(leg["ran"] for leg in reply.json["disclosure"]["legs"]):
+                failed.append(reply.body)
+
+    (first,) = states(server).values()
+    until_served(server, first)
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        (source / "valves.md").write_text("# Valves\n\nThe axolotl valve.\n")
+        commit_all(source, "second")
+        assert raycall(server.data_dir, "index", str(source)).returncode == 0
+        second = states(server)["served"]
+        assert states(server) == {"previous": first, "served": second}
+        until_served(server, second)
+        assert generations(server, "verify")["intact"]
+        assert generations(server, "rollback", PROJECT)["replaced"] == second
+        until_served(server, first)
+        assert server.search("axolotl")["hits"][0]["path"] == "valves.md", "what was written since is found all the same"
+        assert generations(server, "publish", PROJECT, second)["replaced"] == first
+        until_served(server, second)
+        assert generations(server, "gc")["removed"] == []
+        (faiss,) = (server.data_dir / "generations" / PROJECT / first).rglob("vectors.faiss")
+        flip(faiss)
+        found = generations(server, "verify", code=1)
+        assert "vectors.faiss" in found["projects"][PROJECT][first][0]
+        assert "vectors.faiss" in generations(server, "rollback", PROJECT, code=1)
+        assert states(server)["served"] == second
+    finally:
+        ended.set()
+        asking.join()
+    assert failed == []
 
 
 def test_the_command_line_asks_the_running_server(server: Server) -> None:

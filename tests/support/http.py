@@ -21,6 +21,7 @@ from serve.retrieval import Retrieval
 from tests.support.clock import ManualClock
 from tests.support.factories import ACCOUNT
 from tests.support.legs import FakeLegs
+from tests.support.writing import FakeShowing, make_writing
 
 
 @dataclass
@@ -31,6 +32,7 @@ class Front:
     legs: FakeLegs
     clock: ManualClock
     keys: Keys
+    showing: FakeShowing
     app: FastAPI
     admin: str
     agent: str
@@ -66,12 +68,19 @@ def make_front(
     keys = Keys(account=ACCOUNT, store=store, clock=clock)
     fake = FakeLegs(store, **legs)
     retrieval = Retrieval(account=ACCOUNT, store=store, legs=fake, clock=clock, deadline_s=0.2)
-    service = Service(retrieval=retrieval, keys=keys, status=status or (lambda principal: {"key": principal.key_id}))
+    showing = FakeShowing(fake.manifests)
+    service = Service(
+        retrieval=retrieval,
+        keys=keys,
+        status=status or (lambda principal: {"key": principal.key_id}),
+        writing=make_writing(store, clock, showing),
+    )
     return Front(
         store=store,
         legs=fake,
         clock=clock,
         keys=keys,
+        showing=showing,
         app=create_app(service),
         admin=keys.create(name="admin").secret,
         agent=keys.create(name="iris", role=Role.AGENT, agent="iris").secret,

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from cluster.checks import verify
 from cluster.embed.node_text import embedding_hash
 from cluster.errors import EmbedderError
 from cluster.graph.memory import MemoryGraphStore
@@ -17,7 +18,7 @@ from cluster.index.vector_file import Precision
 from cluster.model.manifest import Manifest, VectorIdentity
 from cluster.model.nodes import Node, Scope, Store
 from cluster.ports import WriteBatch
-from cluster.storage import GenerationStore, verify
+from cluster.storage import GenerationStore
 from jobs.build import Builder
 from jobs.reindex import INLINE_TEXTS, Reindexer
 

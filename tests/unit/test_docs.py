@@ -16,7 +16,11 @@ from tests.support import settings_docs
 
 ROOT = settings_docs.ROOT
 DOCUMENTS = sorted(ROOT.glob("*.md"))
-COMMANDS = ("search", "index", "serve", "status", "doctor", "keys", "keys create", "keys list", "keys revoke")
+COMMANDS = (
+    *("search", "index", "serve", "status", "doctor", "keys", "keys create", "keys list", "keys revoke"),
+    *("generations", *(f"generations {name}" for name in ("list", "verify", "publish", "rollback", "gc"))),
+    "verify-isolation",
+)
 
 
 def read(name: str) -> str:

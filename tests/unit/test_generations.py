@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.checks import checksums, verify
 from cluster.errors import ConflictError, CorruptIndexError, NotFoundError
 from cluster.generations import Pointer, advance, roll_back
 from cluster.model.manifest import Bucket, Manifest, VectorIdentity
 from cluster.placement import bucket_count, bucket_of, shard_of
-from cluster.storage import GenerationStore, checksums, verify
+from cluster.storage import GenerationStore
 
 IDENTITY = VectorIdentity(provider="test", model="m", dimensions=4)
 

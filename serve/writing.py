@@ -1,0 +1,365 @@
+"""The use case: commands and a principal in, nodes in the store and what came of each command out. Knows no HTTP and no Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import count
+from typing import Any, Protocol
+
+from cluster.errors import NotFoundError, RaycallError, ReusedKeyError, StaleError, UnavailableError
+from cluster.guards import expansion_guard
+from cluster.model.access import Principal
+from cluster.model.ids import derived_id
+from cluster.model.nodes import Node
+from cluster.ports import Clock, GraphStore, Present, Receipt, WriteBatch
+from serve.writing_rules import Command, Op, Result, apply
+
+logger = logging.getLogger(__name__)
+
+#: Commands of one transaction.
+BATCH_ROWS = 500
+#: How long an idempotency key is kept.
+RECEIPT_MS = 24 * 3600 * 1000
+#: Seconds that a write waits to be visible; then the answer says that it is not yet.
+VISIBLE_S = 2.0
+#: Threads that write: one is in a transaction, the next makes ready. The pool of others (queries' vectors) stays free.
+_THREADS = 2
+
+
+class WaitFor(StrEnum):
+    """When a write is answered."""
+
+    DURABLE = "durable"
+    VISIBLE = "visible"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """How far what was written can be found."""
+
+    #: Whether every answer from now on shows it.
+    visible: bool
+    #: Whether it is compared by its vector, too, as far as its text has one.
+    vectors: bool
+
+
+class Showing(Protocol):
+    """What makes writes visible."""
+
+    def soon(self, revision: int) -> None:
+        """Starts to show what was written up to `revision`; does not wait."""
+        ...
+
+    async def shown(self, revision: int, projects: Collection[str], timeout_s: float) -> Shown:
+        """Waits until `revision` is shown in `projects`, at most `timeout_s`."""
+        ...
+
+    def projects(self) -> Collection[str]:
+        """The projects that are served."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Once:
+    """An idempotency key, and what tells apart two requests that carry it."""
+
+    key: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One command of many, or why the caller's line is none."""
+
+    #: Counted from 1, as in the caller's file.
+    line: int
+    command: Command | None = None
+    error: RaycallError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a command."""
+
+    op: str | None
+    id: str | None
+    project: str | None = None
+    result: Result | None = None
+    #: The node's revision afterwards; of a deletion, the deletion's.
+    revision: int | None = None
+    error: RaycallError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What came of one request."""
+
+    #: By line.
+    outcomes: tuple[tuple[int, Outcome], ...]
+    #: None where the caller did not wait.
+    shown: Shown | None
+    #: Whether the whole request had been answered before.
+    replayed: bool
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many commands came to which result; those that failed are "failed"."""
+        found = Counter("failed" if outcome.result is None else outcome.result.value for _, outcome in self.outcomes)
+        return {name: found[name] for name in (*(result.value for result in Result), "failed")}
+
+
+@dataclass(slots=True)
+class _Committed:
+    outcomes: list[Outcome] = field(default_factory=list)
+    revision: int = 0
+    replayed: bool = False
+
+
+class Writing:
+    """Writes the nodes of one account."""
+
+    def __init__(
+        self,
+        *,
+        account: str,
+        store: GraphStore,
+        clock: Clock,
+        showing: Showing,
+        visible_s: float = VISIBLE_S,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
+        self._account = account
+        self._store = store
+        self._clock = clock
+        self._showing = showing
+        self._visible_s = visible_s
+        self.new_id = new_id
+        self._threads = ThreadPoolExecutor(_THREADS, "writes")
+
+    async def read(self, node_id: str, principal: Principal) -> Node:
+        """The node, if `principal` may see it by its id; NotFoundError, in the same words, if not and if there is none."""
+        found: dict[str, Node] = await self._in_thread(self._store.get_nodes, [node_id], expansion_guard(principal))
+        if node_id not in found:
+            raise NotFoundError(f"no node of that id that this key may read: {node_id[:100]!r}", field="id")
+        return found[node_id]
+
+    async def one(self, command: Command, principal: Principal, wait_for: WaitFor, once: Once | None = None) -> Written:
+        """Does `command`, durably; raises what it was refused for, and nothing is written then.
+
+        Of a request that carries an idempotency key, `once`, the first success counts for RECEIPT_MS: later ones are answered
+        the same and do nothing, whatever happened in between. Raises ReusedKeyError for another request with that key.
+        """
+        projects = await self._in_thread(self._projects, principal)
+        committed: _Committed = await self._in_thread(self._commit, [command], principal, projects, once, None)
+        (outcome,) = committed.outcomes
+        if outcome.error is not None:
+            raise outcome.error
+        shown = await self._wait(committed.revision, {outcome.project or ""}, wait_for)
+        return Written(outcomes=((1, outcome),), shown=shown, replayed=committed.replayed)
+
+    async def many(self, rows: Iterable[Row], principal: Principal, wait_for: WaitFor, once: Once | None = None) -> Written:
+        """Does the commands of `rows` in their order, some hundred a transaction; one that is refused takes no other along.
+
+        When the store fails, the rest is not tried and says so. With `once`, a transaction that was committed by an earlier
+        request of that key is answered as it was then, and the others are done now: a request that was cut off in the middle is
+        sent again. Raises ReusedKeyError, with nothing written, for another request with that key.
+        """
+        projects = await self._in_thread(self._projects, principal)
+        batches = batched(rows)
+        outcomes: list[tuple[int, Outcome]] = []
+        revision, replayed, down = 0, True, None
+        for part in count():
+            batch = await self._in_thread(next, batches, None)
+            if batch is None:
+                break
+            committed, down = await self._in_thread(self._commit_rows, batch, principal, projects, once, part, down)
+            outcomes += zip((row.line for row in batch), committed.outcomes, strict=True)
+            replayed = replayed and committed.replayed
+            if committed.revision > revision:
+                revision = committed.revision
+                self._showing.soon(revision)
+        touched = {outcome.project for _, outcome in outcomes if outcome.project is not None}
+        shown = await self._wait(revision, touched, wait_for)
+        written = Written(outcomes=tuple(outcomes), shown=shown, replayed=replayed and bool(outcomes))
+        logger.info("written in bulk", extra={"action": "bulk_written", "key_id": principal.key_id, "counts": written.counts})
+        return written
+
+    def _projects(self, principal: Principal) -> frozenset[str]:
+        registered = {project.project for project in self._store.projects(self._account)}
+        known = registered | set(self._showing.projects())
+        return frozenset(known if principal.projects is None else known & principal.projects)
+
+    async def _wait(self, revision: int, projects: Collection[str], wait_for: WaitFor) -> Shown | None:
+        if wait_for is WaitFor.VISIBLE:
+            return await self._showing.shown(revision, projects, self._visible_s)
+        self._showing.soon(revision)
+        return None
+
+    async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+    def _commit_rows(
+        self,
+        batch: Sequence[Row],
+        principal: Principal,
+        projects: frozenset[str],
+        once: Once | None,
+        part: int,
+        down: UnavailableError | None,
+    ) -> tuple[_Committed, UnavailableError | None]:
+        """The outcomes of `batch`, and the failure of the store that makes trying on useless."""
+        commands = [row.command for row in batch if row.command is not None]
+        committed = _Committed()
+        if down is None and (commands or once is not None):
+            try:
+                committed = self._commit(commands, principal, projects, once, part)
+            except UnavailableError as error:
+                down = error
+            except RaycallError as error:
+                if part == 0 and isinstance(error, ReusedKeyError):
+                    raise
+                logger.error("rows not written: %s", error.detail, extra={"action": "rows_not_written", "rows": len(commands)})  # noqa: TRY400
+                committed.outcomes = [_failed(command, error) for command in commands]
+        if down is not None:
+            committed.outcomes = [_failed(command, down) for command in commands]
+        done = iter(committed.outcomes)
+        committed.outcomes = [
+            Outcome(op=None, id=None, error=row.error) if row.command is None else next(done) for row in batch
+        ]
+        return committed, down
+
+    def _commit(
+        self, commands: Sequence[Command], principal: Principal, projects: frozenset[str], once: Once | None, part: int | None
+    ) -> _Committed:
+        """One transaction. No two commands name the same node, and only deletions follow a deletion: see `batched`.
+
+        `part`: of a request with many; its refusals are kept, too, so that a repeated request is the same in all parts.
+        """
+        now = self._clock.now_ms()
+        name = "" if once is None else derived_id("idempotency", principal.key_id, once.key, str(part or 0))
+        committed = _Committed()
+
+        def decide(present: Present) -> WriteBatch | None:
+            known = present.receipt
+            committed.replayed = known is not None and known.expires_at > now
+            if known is not None and once is not None and committed.replayed:
+                if known.fingerprint != once.fingerprint:
+                    raise ReusedKeyError("that idempotency key was sent with another request before; take a new key")
+                committed.outcomes = _read(known.answer)
+                return None
+            committed.outcomes, written, deleted = _decided(commands, principal, projects, present, now)
+            if part is None and committed.outcomes[0].error is not None:
+                return None
+            receipts = () if once is None else (_receipt(self._account, name, once, committed.outcomes, now),)
+            return WriteBatch(nodes=tuple(written), soft_delete=tuple(deleted), receipts=receipts, now=now)
+
+        committed.revision = self._store.transact([command.id for command in commands], name, decide)
+        return committed
+
+
+def batched(rows: Iterable[Row], most: int = BATCH_ROWS) -> Iterator[list[Row]]:
+    """`rows` in their order, cut so that each part can be one transaction, whose commands see what was there before it.
+
+    So no node is named twice in a part, and what follows a deletion, which takes contained nodes along, is a deletion as well.
+    """
+    batch: list[Row] = []
+    ids: set[str] = set()
+    deleting = False
+    for row in rows:
+        command = row.command
+        after_delete = deleting and command is not None and command.op is not Op.DELETE
+        if len(batch) >= most or after_delete or (command is not None and command.id in ids):
+            yield batch
+            batch, ids, deleting = [], set(), False
+        batch.append(row)
+        if command is not None:
+            ids.add(command.id)
+            deleting = deleting or command.op is Op.DELETE
+    if batch:
+        yield batch
+
+
+def _decided(
+    commands: Sequence[Command], principal: Principal, projects: frozenset[str], present: Present, now: int
+) -> tuple[list[Outcome], list[Node], list[str]]:
+    """The outcome of each command; the nodes to store; the ids to delete."""
+    outcomes: list[Outcome] = []
+    written: list[Node] = []
+    deleted: list[str] = []
+    for command in commands:
+        try:
+            change = apply(command, principal, present.nodes.get(command.id), projects, now)
+        except RaycallError as error:
+            outcomes.append(_failed(command, error))
+            continue
+        if change.writes:
+            written.append(change.node)
+        if change.result is Result.DELETED:
+            deleted.append(change.node.id)
+        # What changes gets the revision that this transaction makes.
+        revision = change.node.revision if change.result is Result.UNCHANGED else present.revision + 1
+        outcomes.append(
+            Outcome(op=command.op, id=command.id, project=change.node.project, result=change.result, revision=revision)
+        )
+    return outcomes, written, deleted
+
+
+def _failed(command: Command, error: RaycallError) -> Outcome:
+    return Outcome(op=command.op, id=command.id if command.named else None, error=error)
+
+
+# --- receipts ----------------------------------------------------------------------------------------------------------------
+
+
+def _receipt(account: str, name: str, once: Once, outcomes: Sequence[Outcome], now: int) -> Receipt:
+    answer = json.dumps([_as_json(outcome) for outcome in outcomes])
+    return Receipt(account=account, key=name, fingerprint=once.fingerprint, answer=answer, expires_at=now + RECEIPT_MS)
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    error = outcome.error
+    return {
+        "op": outcome.op,
+        "id": outcome.id,
+        "project": outcome.project,
+        "result": outcome.result,
+        "revision": error.revision if isinstance(error, StaleError) else outcome.revision,
+        "error": None if error is None else [type(error).__name__, error.detail, error.field],
+    }
+
+
+def _read(answer: str) -> list[Outcome]:
+    return [_outcome(item) for item in json.loads(answer)]
+
+
+def _outcome(item: dict[str, Any]) -> Outcome:
+    error = None
+    if item["error"] is not None:
+        kind, detail, name = item["error"]
+        stale = kind == StaleError.__name__
+        error = StaleError(detail, field=name, revision=item["revision"]) if stale else _KINDS[kind](detail, field=name)
+    return Outcome(
+        op=item["op"],
+        id=item["id"],
+        project=item["project"],
+        result=None if item["result"] is None else Result(item["result"]),
+        revision=None if error is not None else item["revision"],
+        error=error,
+    )
+
+
+def _kinds(kind: type[RaycallError]) -> Iterator[type[RaycallError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _kinds(below)
+
+
+_KINDS = {kind.__name__: kind for kind in _kinds(RaycallError)}

@@ -119,8 +119,13 @@ def test_every_file_that_a_document_names_exists() -> None:
     for document in DOCUMENTS:
         text = document.read_text("utf-8")
         named = set(re.findall(r"`((?:cluster|actors|jobs|serve|tests|configs|benchmarks)/[\w./]*)`", text))
-        named |= {link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link}
-        for name in named:
+        links = {link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link}
+        anchors = {
+            "#" + re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+            for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+        }
+        assert {link for link in links if link.startswith("#")} <= anchors, document.name
+        for name in named | {link for link in links if not link.startswith("#")}:
             assert (ROOT / name).exists(), f"{document.name}: {name}"
 
 

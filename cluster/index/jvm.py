@@ -37,6 +37,7 @@ _LUCENE = "org/apache/lucene"
 _STRING = "Ljava/lang/String;"
 _OBJECT = "Ljava/lang/Object;"
 _CLASS = "Ljava/lang/Class;"
+_PREDICATE = "Ljava/util/function/Predicate;"
 _QUERY = f"L{_LUCENE}/search/Query;"
 _TERM = f"L{_LUCENE}/index/Term;"
 _BUILDER = f"L{_LUCENE}/analysis/custom/CustomAnalyzer$Builder;"
@@ -69,6 +70,9 @@ class _Spec:
 #: jnius falls back to reflection.
 _TABLE: dict[str, _Spec] = {
     "File": _Spec("java/io/File", f"({_STRING})V", {"toPath": "()Ljava/nio/file/Path;"}),
+    "Predicate": _Spec(
+        "java/util/function/Predicate", methods={"negate": f"(){_PREDICATE}"}, statics={"isEqual": f"({_OBJECT}){_PREDICATE}"}
+    ),
     "Integer": _Spec("java/lang/Integer", "(I)V", static_fields={"TYPE": _CLASS}),
     "Float": _Spec("java/lang/Float", "(F)V", static_fields={"TYPE": _CLASS}),
     "Void": _Spec("java/lang/Void", static_fields={"TYPE": _CLASS}),
@@ -147,8 +151,9 @@ _TABLE: dict[str, _Spec] = {
             "search": f"({_QUERY}L{_LUCENE}/search/Collector;)V",
             "setSimilarity": f"({_SIMILARITY})V",
         },
-        {"setMaxClauseCount": "(I)V"},
+        {"setMaxClauseCount": "(I)V", "setDefaultQueryCache": f"(L{_LUCENE}/search/QueryCache;)V"},
     ),
+    "LRUQueryCache": _Spec(f"{_LUCENE}/search/LRUQueryCache", f"(IJ{_PREDICATE}F)V"),
     "TopDocs": _Spec(f"{_LUCENE}/search/TopDocs"),
     "BytesRef": _Spec(f"{_LUCENE}/util/BytesRef", "(Ljava/lang/CharSequence;)V"),
     "FixedBitSet": _Spec(

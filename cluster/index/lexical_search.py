@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -39,12 +40,29 @@ _FREQUENCIES = 50_000
 _SIMILARITIES = 64
 #: Deaths from which on what a guard selects is worked out anew instead of being corrected row by row.
 _MANY_DEATHS = 256
+#: What Lucene may keep of guards' rows in all indexes of this process: sets of rows and their bytes, and how much more than the
+#: question's terms a guard may match before it is not worth being kept.
+_KEPT_FILTERS = 1000
+_KEPT_FILTER_BYTES = 24 * 1024 * 1024
+_KEPT_FILTER_FACTOR = 10.0
 #: Threshold that makes a collector count every match.
 _EXACTLY = 2**31 - 1
 
 #: What `search` returns: rows int64 and scores float64, both of shape (hits,), and how many rows match at all.
 Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], int]
 Mask = npt.NDArray[np.bool_]
+
+
+@cache
+def _set_up_searchers() -> None:
+    """What holds for all searchers of this process; a searcher takes the cache over when it is made."""
+    java = jvm.java()
+    # Guards and questions have their own bounds; Lucene's would count a guard with many projects as an attack.
+    java.IndexSearcher.setMaxClauseCount(1 << 20)
+    # By default Lucene keeps no filter of a segment below 10,000 rows: many small partitions would pay for a guard each time.
+    nothing = java.Predicate.isEqual(None)
+    always = nothing.negate()
+    java.IndexSearcher.setDefaultQueryCache(java.LRUQueryCache(_KEPT_FILTERS, _KEPT_FILTER_BYTES, always, _KEPT_FILTER_FACTOR))
 
 
 @dataclass(slots=True)
@@ -78,8 +96,7 @@ class LexicalSearcher:
         asked for as hidden rows match, and those are dropped. Faster as long as these are a few thousand at most.
         """
         java = jvm.java()
-        # Guards and questions have their own bounds; Lucene's would count a guard with many projects as an attack.
-        java.IndexSearcher.setMaxClauseCount(1 << 20)
+        _set_up_searchers()
         self._reader = reader
         self._searcher = java.IndexSearcher(reader)
         self._few_rows = few_rows

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.bounds import Bound
+from actors.near import Near
 from cluster.embed.node_text import embedding_hash
 from cluster.guards import to_mask
 from cluster.index.rows import RowIds, read_rows
@@ -26,8 +27,6 @@ SELECTION_BYTES = 64 * 1024 * 1024
 DEAD_IN_SELECTION = 32
 
 Floats = npt.NDArray[np.float32]
-#: Ids, best first, and their scores, float64 of shape (len(ids),).
-Hits = tuple[list[str], npt.NDArray[np.float64]]
 #: The vectors that there are, by content hash: see `VectorCache.get`.
 FindVectors = Callable[[VectorIdentity, Sequence[str]], Mapping[str, Floats]]
 
@@ -94,24 +93,31 @@ class VectorPart:
         """Whether newer rows are missing because there are too many."""
         return self._bound.left_out
 
-    def search(self, queries: Floats, guard: Guard, k: int, floors: Sequence[float] = ()) -> list[Hits]:
+    def search(self, queries: Floats, guard: Guard, k: int) -> Near:
         """The k nearest allowed rows at least of each query, in no order across generation and delta.
 
-        `floors`: by query, a score below which nobody asks for a row, since enough better ones are known.
+        Rows of the delta are numbered after those of the generation.
         """
         selected = self._selected(guard)
-        dead = self._deaths - selected.deaths
-        found: list[Hits] = []
-        ranked = self._base.search(queries, [selected.selection] * len(queries), k + dead)
-        for (rows, scores), floor in zip(ranked, floors or [-np.inf] * len(queries), strict=True):
-            alive = self._alive[rows] & (scores >= floor)
-            found.append((self._ids.at(rows[alive][:k]), scores[alive][:k]))
+        asked = k + self._deaths - selected.deaths
+        rows, scores = self._base.search_together(queries, selected.selection, asked)
+        near = Near.of(rows, scores, complete=asked >= selected.selection.count)
+        if selected.deaths < self._deaths:
+            near = near.only(self._alive[rows])
         if not len(self._delta):
-            return found
-        newer = self._delta.search(queries, guard, k)
-        return [
-            (ids + more, np.concatenate([scores, others])) for (ids, scores), (more, others) in zip(found, newer, strict=True)
-        ]
+            return near
+        rows, scores = self._delta.search(queries, guard, k)
+        return near.beside(Near.of(rows + len(self._alive), scores, complete=k >= self._delta.count(guard)))
+
+    def ids(self, rows: npt.NDArray[np.int64]) -> list[str]:
+        """The ids of rows that `search` found, until the next change."""
+        newer = rows >= len(self._alive)
+        if not newer.any():
+            return self._ids.at(rows)
+        found = np.empty(len(rows), object)
+        found[~newer] = self._ids.at(rows[~newer])
+        found[newer] = self._delta.ids(rows[newer] - len(self._alive))
+        return found.tolist()
 
     def close(self) -> None:
         """Closes the index."""

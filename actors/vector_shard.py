@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from actors.merge import merge_hits
+from actors.near import Hits, Near, best_of, part_of, unsure
 from actors.partitions import Closable, PartitionHolder, bounds_of, partition_failure
 from cluster.errors import IntegrityError
-from cluster.guards import signature
 from cluster.model.guard import Guard
 from cluster.model.manifest import VectorIdentity
 from cluster.model.query import LegAnswer, PartitionFailure, Pins, VectorQuery
@@ -24,14 +22,21 @@ class VectorPartition(Protocol):
 
     @property
     def identity(self) -> VectorIdentity: ...
-    def search(
-        self, queries: npt.NDArray[np.float32], guard: Guard, k: int, floors: Sequence[float]
-    ) -> list[tuple[list[str], npt.NDArray[np.float64]]]: ...
+    def search(self, queries: npt.NDArray[np.float32], guard: Guard, k: int) -> Near: ...
+    def ids(self, rows: npt.NDArray[np.int64]) -> list[str]: ...
     @property
     def over_bound(self) -> bool: ...
     @property
     def left_out(self) -> bool: ...
     def close(self) -> None: ...
+
+
+class _Asked(NamedTuple):
+    """One partition and what it found."""
+
+    name: str
+    partition: VectorPartition
+    near: Near
 
 
 class VectorShard:
@@ -54,7 +59,7 @@ class VectorShard:
         answers: list[LegAnswer | None] = [None] * len(queries)
         groups: dict[tuple[object, ...], list[int]] = {}
         for place, query in enumerate(queries):
-            key = (signature(query.guard), tuple(sorted(query.pins.items())), query.identity.key, query.k)
+            key = (query.guard, tuple(sorted(query.pins.items())), query.identity.key, query.k)
             groups.setdefault(key, []).append(place)
         for places in groups.values():
             for place, answer in zip(places, self._search_group([queries[place] for place in places]), strict=True):
@@ -69,42 +74,80 @@ class VectorShard:
 
     def _search_group(self, queries: Sequence[VectorQuery]) -> list[LegAnswer]:
         first = queries[0]
-        partitions, failures = self._partitions.held(first.pins)
         vectors = np.stack([query.vector for query in queries])
-        parts: list[list[list[tuple[str, float]]]] = [[] for _ in queries]
-        #: The k-th best score so far of each query: what is below needs no id, and no place in the merge.
-        floors = [-math.inf] * len(queries)
-        best = [np.empty(0)] * len(queries)
-        answered = 0
+        partitions, failures = self._partitions.held(first.pins)
+        part = part_of(first.k, len(partitions))
+        asked = self._asked(partitions, vectors, first, part, failures)
+        if part < first.k:
+            asked = self._completed(asked, vectors, first, failures)
+        hits = _best(asked, len(queries), first.k)
+        if len(first.pins) > 1 and any(len(set(ids)) < len(ids) for ids, _ in hits):
+            # A node that moves is in two projects for a moment; the best of each partition by itself are enough then.
+            asked = self._asked([(one.name, one.partition) for one in asked], vectors, first, first.k, failures)
+            hits = _best_by_id(asked, len(queries), first.k)
+        bounds = bounds_of(partitions)
+        return [
+            LegAnswer(
+                ids=tuple(ids[: first.k]),
+                scores=scores[: first.k],
+                asked=len(asked) + len(failures),
+                answered=len(asked),
+                failures=tuple(failures),
+                **bounds,
+            )
+            for ids, scores in hits
+        ]
+
+    def _asked(
+        self,
+        partitions: Sequence[tuple[str, VectorPartition]],
+        vectors: npt.NDArray[np.float32],
+        query: VectorQuery,
+        k: int,
+        failures: list[PartitionFailure],
+    ) -> list[_Asked]:
+        """The partitions that could be asked for `k` hits of each vector, under what else `query` says; adds to `failures`."""
+        asked = []
         for name, partition in partitions:
             try:
-                found = self._scan(partition, vectors, first, floors)
+                asked.append(_Asked(name, partition, _scan(partition, vectors, query, k)))
             except Exception as error:
-                failures.append(partition_failure(name, first.pins, error))
-                continue
-            answered += 1
-            for place, (ids, scores) in enumerate(found):
-                parts[place].append(list(zip(ids, scores.tolist(), strict=True)))
-                best[place] = -np.sort(-np.concatenate([best[place], scores]))[: first.k]
-                if len(best[place]) == first.k:
-                    floors[place] = float(best[place][-1])
-        bounds = bounds_of(partitions)
-        return [replace(_answer(part, first.k, answered, failures), **bounds) for part in parts]
+                failures.append(partition_failure(name, query.pins, error))
+        return asked
 
-    def _scan(
-        self, partition: VectorPartition, vectors: npt.NDArray[np.float32], query: VectorQuery, floors: Sequence[float]
-    ) -> list[tuple[list[str], npt.NDArray[np.float64]]]:
-        if partition.identity != query.identity:
-            raise IntegrityError(f"the partition's vectors are {partition.identity.key}, the query's are {query.identity.key}")
-        return partition.search(vectors, query.guard, query.k, floors)
+    def _completed(
+        self, asked: list[_Asked], vectors: npt.NDArray[np.float32], query: VectorQuery, failures: list[PartitionFailure]
+    ) -> list[_Asked]:
+        """With all hits of those that were asked for too few. One that fails then makes room for the others' hits."""
+        while asked:
+            again = unsure([one.near for one in asked], query.k)
+            if not any(queries.any() for queries in again):
+                break
+            fuller = []
+            for one, queries in zip(asked, again, strict=True):
+                if not queries.any():
+                    fuller.append(one)
+                    continue
+                whole = self._asked([(one.name, one.partition)], vectors[queries], query, query.k, failures)
+                fuller += [one._replace(near=one.near.completed(queries, found.near)) for found in whole]
+            asked = fuller
+        return asked
 
 
-def _answer(parts: list[list[tuple[str, float]]], k: int, answered: int, failures: list[PartitionFailure]) -> LegAnswer:
-    hits = merge_hits(parts, k)
-    return LegAnswer(
-        ids=tuple(node_id for node_id, _ in hits),
-        scores=np.array([score for _, score in hits], dtype=np.float64),
-        asked=answered + len(failures),
-        answered=answered,
-        failures=tuple(failures),
-    )
+def _scan(partition: VectorPartition, vectors: npt.NDArray[np.float32], query: VectorQuery, k: int) -> Near:
+    if partition.identity != query.identity:
+        raise IntegrityError(f"the partition's vectors are {partition.identity.key}, the query's are {query.identity.key}")
+    return partition.search(vectors, query.guard, k)
+
+
+def _best(asked: Sequence[_Asked], queries: int, k: int) -> list[Hits]:
+    if not asked:
+        return [([], np.empty(0))] * queries
+    return best_of([one.near for one in asked], [one.partition.ids for one in asked], k)
+
+
+def _best_by_id(asked: Sequence[_Asked], queries: int, k: int) -> list[Hits]:
+    """As `_best`, each id once: from all of each partition's own best."""
+    lists = [_best([one], queries, k) for one in asked] or [_best([], queries, k)]
+    merged = [merge_hits((zip(*hits, strict=True) for hits in each), k) for each in zip(*lists, strict=True)]
+    return [([node_id for node_id, _ in hits], np.array([score for _, score in hits])) for hits in merged]

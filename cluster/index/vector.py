@@ -5,7 +5,7 @@ float16 or as one byte a number (SQ8: FAISS's scalar quantizer, whose ranges are
 the bucket). Quantised, the float32 vectors lie in a mapped file beside (`cluster.index.vector_file`), and every score is taken
 from them: FAISS proposes rows, it does not score them. Neither batching, the chosen path nor the precision shows in a score.
 
-A guard's mask becomes a `Selection` once, by `prepare`; the shard keeps it by guard signature. `cluster.index.vector_plan`
+A guard's mask becomes a `Selection` once, by `prepare`; the shard keeps it by guard. `cluster.index.vector_plan`
 decides from counts alone how a selection is searched.
 
 Exact, whatever the precision: a search whose plan is EXACT. A quantised vector is not farther from its original than the
@@ -43,7 +43,7 @@ from cluster.index.vector_file import (
     write_whole,
 )
 from cluster.index.vector_plan import BLAS_QUERIES, Plan, Sizes, choose_plan, fetch_count, graph_width
-from cluster.index.vector_ranking import SCORE_NOISE, Proposal, Take, by_score, cosines, propose
+from cluster.index.vector_ranking import SCORE_NOISE, Proposals, Take, by_score, cosines, propose
 from cluster.model.manifest import VectorIdentity
 from cluster.unit_vectors import find_faults
 
@@ -325,26 +325,32 @@ class VectorIndex:
 
         Raises VectorError for a query that is NaN, infinite, zero or of wrong dimensions; UsageError when k < 1.
         """
-        if k < 1:
-            raise UsageError(f"k must be 1 or more, got {k}", field="limit")
-        units = self._unit_queries(queries)
-        if len(selections) != len(units):
-            raise UsageError(f"{len(units)} queries but {len(selections)} selections given")
-        # Kept for the whole search: `close` on another thread must not free what is being read here.
-        owner, take = self._index, self._open_vectors()
-        faiss.omp_set_num_threads(self.threads)
+        if len(selections) != len(queries):
+            raise UsageError(f"{len(queries)} queries but {len(selections)} selections given")
         groups: dict[int, list[int]] = {}
         for place, selection in enumerate(selections):
             groups.setdefault(id(selection), []).append(place)
-        results: list[Ranked] = [(np.empty(0, np.int64), np.empty(0, np.float64))] * len(units)
+        results: list[Ranked] = [(np.empty(0, np.int64), np.empty(0, np.float64))] * len(queries)
         for places in groups.values():
-            selection = selections[places[0]] or self._everything
-            if selection.owner is not self._token:
-                raise UsageError("the selection was prepared by another index")
-            for place, ranked in zip(places, self._search_group(take, units[places], selection, k), strict=False):
-                results[place] = ranked
-        del owner
+            ranked = self.search_together(queries[places], selections[places[0]], k)
+            for place, rows, scores in zip(places, *ranked, strict=True):
+                results[place] = rows, scores
         return results
+
+    def search_together(self, queries: Floats, selection: Selection | None, k: int) -> Ranked:
+        """As `search`, of queries that share one selection: rows and scores, both of shape (q, min(k, allowed))."""
+        if k < 1:
+            raise UsageError(f"k must be 1 or more, got {k}", field="limit")
+        units = self._unit_queries(queries)
+        # Kept for the whole search: `close` on another thread must not free what is being read here.
+        owner, take = self._index, self._open_vectors()
+        faiss.omp_set_num_threads(self.threads)
+        selection = selection or self._everything
+        if selection.owner is not self._token:
+            raise UsageError("the selection was prepared by another index")
+        ranked = self._search_selected(take, units, selection, k)
+        del owner
+        return ranked
 
     def _unit_queries(self, queries: Floats) -> Floats:
         if queries.ndim != 2 or queries.shape[1] != self.identity.dimensions:
@@ -362,11 +368,11 @@ class VectorIndex:
             raise ShardError("the index has been closed")
         return take
 
-    def _search_group(self, take: Take, queries: Floats, selection: Selection, k: int) -> list[Ranked]:
+    def _search_selected(self, take: Take, queries: Floats, selection: Selection, k: int) -> Ranked:
         wanted = min(k, selection.count)
         plan = self.plan(selection, len(queries), k)
-        if plan is Plan.NOTHING:
-            return []
+        if plan is Plan.NOTHING or not len(queries):
+            return np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float64)
         fetch = fetch_count(self._sizes(selection), wanted)
         exact = np.full(len(queries), plan is Plan.EXACT)
         if plan is Plan.GRAPH:
@@ -376,8 +382,7 @@ class VectorIndex:
                 found[exact], raw[exact] = self._exact_scan(take, queries[exact], selection, fetch)
         else:
             found, raw = self._exact_scan(take, queries, selection, fetch)
-        proposals = zip(queries, found, cosines(take, queries, found), raw, exact.tolist(), strict=True)
-        return [self._cut(take, selection, wanted, propose(*proposal)) for proposal in proposals]
+        return self._cut(take, queries, selection, wanted, propose(found, cosines(take, queries, found), raw, exact))
 
     def _graph_scan(self, queries: Floats, selection: Selection, fetch: int) -> tuple[Ints, Floats]:
         """The allowed ones among the nearest of all, which are therefore the nearest of the allowed; -1 fills what is missing.
@@ -411,15 +416,18 @@ class VectorIndex:
         raw, found = faiss.knn(queries, gathered, fetch, metric=faiss.METRIC_INNER_PRODUCT)
         return positions[found], raw
 
-    def _cut(self, take: Take, selection: Selection, wanted: int, proposal: Proposal) -> Ranked:
-        """The best `wanted` of the proposed positions, unless one that was not proposed may belong among them."""
-        positions, scores = proposal.positions, proposal.scores
-        if len(positions) < selection.count and proposal.may_miss(wanted, self._error, self._links):
-            near = self._at_least(proposal.query, selection, float(scores[wanted - 1]) - self._error)
-            positions = np.union1d(near, positions)
-            positions, scores = by_score(positions, cosines(take, proposal.query[None], positions[None])[0])
-        rows = positions[:wanted] if self._rows is None else self._rows[positions[:wanted]]
-        return rows, scores[:wanted].astype(np.float64)
+    def _cut(self, take: Take, queries: Floats, selection: Selection, wanted: int, proposals: Proposals) -> Ranked:
+        """The best `wanted` of the proposed positions, and of those that were not proposed and may belong among them."""
+        positions, scores = proposals.positions[:, :wanted], proposals.scores[:, :wanted]
+        incomplete = (proposals.positions >= 0).sum(axis=1) < selection.count
+        for place in np.flatnonzero(incomplete & proposals.may_miss(wanted, self._error, self._links)).tolist():
+            near = self._at_least(queries[place], selection, float(scores[place, -1]) - self._error)
+            known = proposals.positions[place]
+            near = np.union1d(near, known[known >= 0])
+            near, their_scores = by_score(near, cosines(take, queries[place][None], near[None])[0])
+            positions[place], scores[place] = near[:wanted], their_scores[:wanted]
+        rows = positions if self._rows is None else self._rows[positions]
+        return rows, scores.astype(np.float64)
 
     def _at_least(self, query: Floats, selection: Selection, threshold: float) -> Ints:
         """Allowed positions with a `raw` score of at least `threshold`."""

@@ -28,8 +28,7 @@ logger = logging.getLogger(__name__)
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
-#: Ids, best first, and their scores, float64 of shape (len(ids),).
-Hits = tuple[list[str], npt.NDArray[np.float64]]
+Scores = npt.NDArray[np.float64]
 
 #: Dead rows are not worth moving the living together while they are so few.
 _DEAD_ROWS = 1000
@@ -97,23 +96,36 @@ class VectorDelta:
                 self._vectors[row] = vector
                 self._usable[row] = True
 
-    def search(self, queries: Floats, guard: Guard, k: int) -> list[Hits]:
-        """For each query the min(k, allowed) nodes of highest cosine, score descending, then id ascending.
+    def search(self, queries: Floats, guard: Guard, k: int) -> tuple[Ints, Scores]:
+        """For each query the m = min(k, allowed) rows of highest cosine, score descending, then id ascending.
 
-        `queries` is float32 of shape (q, dimensions), of any length; raises VectorError when one has no direction.
+        `queries` is float32 of shape (q, dimensions), of any length; raises VectorError when one has no direction. Rows and
+        scores are of shape (q, m).
         """
         units = _unit(queries)
         positions = self._allowed(guard)
-        if not len(positions):
-            return [([], np.zeros(0)) for _ in units]
+        found = np.empty((len(units), min(k, len(positions))), np.int64)
+        scores = np.empty(found.shape, np.float64)
+        if not found.size:
+            return found, scores
         # Of a few rows a copy is cheaper than scores that nobody wants.
         if 4 * len(positions) < self.rows:
             rough = units @ self._vectors[positions].T
         else:
             rough = (units @ self._vectors[: self.rows].T)[:, positions]
-        return [self._best(unit, positions, scores, k) for unit, scores in zip(units, rough, strict=True)]
+        for place, unit in enumerate(units):
+            found[place], scores[place] = self._best(unit, positions, rough[place], k)
+        return found, scores
 
-    def _best(self, unit: Floats, positions: Ints, rough: Floats, k: int) -> Hits:
+    def count(self, guard: Guard) -> int:
+        """Rows that a search under `guard` finds when it is asked for all."""
+        return len(self._allowed(guard))
+
+    def ids(self, rows: Ints) -> list[str]:
+        """The ids of the rows."""
+        return [self._ids[row] for row in rows.tolist()]
+
+    def _best(self, unit: Floats, positions: Ints, rough: Floats, k: int) -> tuple[Ints, Scores]:
         """All rows that may be among the best `k` by the rough scores, scored again and cut."""
         if k < len(positions):
             least = np.partition(rough, -k)[-k] - 2 * _SCORE_NOISE
@@ -121,8 +133,8 @@ class VectorDelta:
         taken = self._vectors[positions]
         # Sums in one fixed order; a matrix product's would depend on how many queries come together.
         scores = np.clip(np.einsum("qfd,qd->qf", taken[None], unit[None])[0], -1.0, 1.0).astype(np.float64)
-        found = sorted(zip((-scores).tolist(), (self._ids[row] for row in positions.tolist()), strict=True))[:k]
-        return [node_id for _, node_id in found], np.array([-score for score, _ in found])
+        order = sorted(range(len(positions)), key=lambda place: (-scores[place], self._ids[positions[place]]))[:k]
+        return positions[order], scores[order]
 
     def _allowed(self, guard: Guard) -> Ints:
         known = self._selections.get(guard)

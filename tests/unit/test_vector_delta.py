@@ -13,7 +13,7 @@ from cluster.guards import allows
 from cluster.index import vector_delta
 from cluster.index.vector import VectorIndex, write_vectors
 from cluster.index.vector_delta import VectorDelta
-from cluster.model.guard import All, Has, In
+from cluster.model.guard import All, Guard, Has, In
 from cluster.model.manifest import VectorIdentity
 from cluster.model.nodes import Node
 from tests.support.factories import make_node
@@ -37,6 +37,12 @@ def filled(nodes: list[Node], vectors: np.ndarray) -> VectorDelta:
     return delta
 
 
+def found(delta: VectorDelta, queries: np.ndarray, guard: Guard, k: int) -> list[tuple[list[str], np.ndarray]]:
+    rows, scores = delta.search(queries, guard, k)
+    assert rows.shape == scores.shape == (len(queries), min(k, delta.count(guard)))
+    return [(delta.ids(mine), theirs) for mine, theirs in zip(rows, scores, strict=True)]
+
+
 def test_scores_and_order_are_those_of_a_generations_index(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     nodes, vectors = rows(200), unit(rng, 200)
@@ -48,10 +54,10 @@ def test_scores_and_order_are_those_of_a_generations_index(tmp_path: Path) -> No
         selection = index.prepare(np.array([allows(guard, node) for node in nodes]))
         for k in (1, 7, 500):
             right = index.search(queries, [selection] * len(queries), k)
-            for (ids, scores), (found, expected) in zip(delta.search(queries, guard, k), right, strict=True):
-                assert ids == [nodes[row].id for row in found]
+            for (ids, scores), (right_rows, expected) in zip(found(delta, queries, guard, k), right, strict=True):
+                assert ids == [nodes[row].id for row in right_rows]
                 assert scores.tolist() == expected.tolist()
-    assert delta.search(queries[4:], EVERYTHING, 2)[0][0] == ["n020", "n150"]
+    assert found(delta, queries[4:], EVERYTHING, 2)[0][0] == ["n020", "n150"]
 
 
 def test_rows_that_tie_are_cut_by_id_and_not_by_arrival() -> None:
@@ -59,7 +65,7 @@ def test_rows_that_tie_are_cut_by_id_and_not_by_arrival() -> None:
     delta = VectorDelta(IDENTITY)
     for name in ("d", "b", "c", "a"):
         delta.apply([make_node(name)], {name: vector})
-    assert delta.search(vector[None], EVERYTHING, 2)[0][0] == ["a", "b"]
+    assert found(delta, vector[None], EVERYTHING, 2)[0][0] == ["a", "b"]
 
 
 def test_a_new_version_takes_the_place_of_the_old_and_what_is_gone_is_gone() -> None:
@@ -68,10 +74,10 @@ def test_a_new_version_takes_the_place_of_the_old_and_what_is_gone_is_gone() -> 
     delta = filled([make_node("a"), make_node("b")], unit(rng, 2))
     delta.apply([make_node("a", agents=("iris",))], {"a": old})
     delta.apply([make_node("a", agents=("mira",))], {"a": new}, gone=["b", "never"])
-    ((ids, scores),) = delta.search(new[None], EVERYTHING, 10)
+    ((ids, scores),) = found(delta, new[None], EVERYTHING, 10)
     assert ids == ["a"]
     assert scores[0] == pytest.approx(1.0)
-    assert delta.search(new[None], Has("agents", ("iris",)), 10)[0][0] == []
+    assert found(delta, new[None], Has("agents", ("iris",)), 10)[0][0] == []
     assert (len(delta), "a" in delta, "b" in delta) == (1, True, False)
 
 
@@ -79,9 +85,9 @@ def test_a_row_without_a_vector_waits_for_it() -> None:
     vector = np.eye(1, 48, dtype=np.float32)[0]
     delta = VectorDelta(IDENTITY)
     delta.apply([make_node("a"), make_node("b")], {"a": vector})
-    assert delta.search(vector[None], EVERYTHING, 10)[0][0] == ["a"]
+    assert found(delta, vector[None], EVERYTHING, 10)[0][0] == ["a"]
     delta.fill({"b": vector, "unknown": vector})
-    assert delta.search(vector[None], EVERYTHING, 10)[0][0] == ["a", "b"]
+    assert found(delta, vector[None], EVERYTHING, 10)[0][0] == ["a", "b"]
 
 
 def test_what_is_no_unit_vector_is_left_out_with_its_node_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -90,7 +96,7 @@ def test_what_is_no_unit_vector_is_left_out_with_its_node_named(caplog: pytest.L
     bad = {"nan": good * np.float32("nan"), "long": good * 2, "short": good[:3]}
     with caplog.at_level(logging.ERROR):
         delta.apply([make_node(name) for name in ("good", *bad)], {"good": good, **bad})
-    assert delta.search(good[None], EVERYTHING, 10)[0][0] == ["good"]
+    assert found(delta, good[None], EVERYTHING, 10)[0][0] == ["good"]
     assert {record.__dict__["node"] for record in caplog.records} == set(bad)
     with pytest.raises(VectorError):
         delta.search(good[None] * 0, EVERYTHING, 1)
@@ -106,8 +112,8 @@ def test_many_updates_of_few_rows_take_no_room(monkeypatch: pytest.MonkeyPatch) 
         delta.apply([make_node(name, labels=(f"step{step}",))], {name: last[name]})
         assert delta.rows <= 7 + 20 + 1
     for name, vector in last.items():
-        ((ids, scores),) = delta.search(vector[None], EVERYTHING, 1)
+        ((ids, scores),) = found(delta, vector[None], EVERYTHING, 1)
         assert ids == [name]
         assert scores[0] == pytest.approx(1.0)
-    assert len(delta.search(vector[None], EVERYTHING, 100)[0][0]) == 7
-    assert delta.search(vector[None], Has("labels", ("step299",)), 9)[0][0] == ["n5"]
+    assert len(found(delta, vector[None], EVERYTHING, 100)[0][0]) == 7
+    assert found(delta, vector[None], Has("labels", ("step299",)), 9)[0][0] == ["n5"]

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from actors import vector_part
+from actors.near import best_of
 from actors.vector_part import VectorPart
 from cluster.index.rows import rows_table, write_rows
 from cluster.index.vector import write_vectors
-from cluster.model.guard import All, In
+from cluster.model.guard import All, Guard, In
 from cluster.model.manifest import Bucket, Manifest, VectorIdentity
 from tests.support.factories import ACCOUNT, make_node
 
@@ -41,6 +42,11 @@ def part(tmp_path: Path) -> VectorPart:
     return VectorPart(tmp_path, bucket, manifest, 1, lambda _identity, _hashes: {}, 5000)
 
 
+def found(part: VectorPart, query: np.ndarray, guard: Guard, k: int) -> list[str]:
+    """The ids of the `k` best, as a shard takes them from what the partition finds."""
+    return best_of([part.search(query, guard, k)], [part.ids], k)[0][0][:k]
+
+
 def test_selections_of_guards_are_kept_by_their_bytes(part: VectorPart, monkeypatch: pytest.MonkeyPatch) -> None:
     def guard(number: int) -> In:
         return In("owner_agent", tuple(f"agent{row:02}" for row in range(number, number + 32)))
@@ -50,8 +56,9 @@ def test_selections_of_guards_are_kept_by_their_bytes(part: VectorPart, monkeypa
     monkeypatch.setattr(vector_part, "SELECTION_BYTES", 3 * size + size // 2)
     first = part._selected(guard(0))
     for number in range(1, 20):
-        found, _ = part.search(np.eye(1, 16, dtype=np.float32), guard(number), 5)[0]
-        assert all(number <= int(node_id[1:]) < number + 32 for node_id in found)
+        near = found(part, np.eye(1, 16, dtype=np.float32), guard(number), 5)
+        assert near
+        assert all(number <= int(node_id[1:]) < number + 32 for node_id in near)
         assert part._selected(guard(0)) is first, "what is used stays"
         kept = [known.selection.nbytes for known in part._selections.values()]
         assert sum(kept) == part._selection_bytes <= 3 * size + size // 2
@@ -61,8 +68,7 @@ def test_selections_of_guards_are_kept_by_their_bytes(part: VectorPart, monkeypa
 def test_a_selection_larger_than_all_that_is_kept_is_used_once(part: VectorPart, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vector_part, "SELECTION_BYTES", 10)
     for name in ("agent01", "agent02", "agent01"):
-        ((ids, _),) = part.search(np.eye(1, 16, dtype=np.float32), In("owner_agent", (name,)), 5)
-        assert ids == [f"n{name[-2:]}"]
+        assert found(part, np.eye(1, 16, dtype=np.float32), In("owner_agent", (name,)), 5) == [f"n{name[-2:]}"]
         assert len(part._selections) == 1
 
 
@@ -71,23 +77,23 @@ def test_dead_rows_cost_no_hit_before_and_after_the_selection_is_made_anew(part:
     everything = All(())
     query = np.zeros((1, 16), np.float32)
     query[0, 0] = 1
-    alive, _ = part.search(query, everything, ROWS)[0]
+    alive = found(part, query, everything, ROWS)
     assert len(alive) == ROWS
     while alive:
-        for found, k in ((part.search(query, everything, k)[0][0], k) for k in (1, 5)):
-            assert found == alive[:k]
+        for k in (1, 5):
+            assert found(part, query, everything, k) == alive[:k]
         part.apply(dict.fromkeys(alive[:3]))
         alive = alive[3:]
-    assert part.search(query, everything, 5)[0][0] == []
+    assert found(part, query, everything, 5) == []
 
 
 def test_a_row_that_was_written_again_shows_its_new_vector_alone(part: VectorPart) -> None:
     node = make_node("n03", owner_agent="iris")
     vector = np.eye(1, 16, 9, dtype=np.float32)
     part.apply({"n03": node})
-    assert "n03" not in part.search(vector, All(()), ROWS)[0][0], "its vector is not there yet"
+    assert "n03" not in found(part, vector, All(()), ROWS), "its vector is not there yet"
     part._find_vectors = lambda _identity, hashes: dict.fromkeys(hashes, vector[0])
     part.settle()
-    ids, scores = part.search(vector, In("owner_agent", ("iris",)), 5)[0]
-    assert (ids, scores.tolist()) == (["n03"], [1.0])
-    assert part.search(vector, In("owner_agent", ("agent03",)), 5)[0][0] == []
+    (hits,) = best_of([part.search(vector, In("owner_agent", ("iris",)), 5)], [part.ids], 5)
+    assert (hits[0], hits[1].tolist()) == (["n03"], [1.0])
+    assert found(part, vector, In("owner_agent", ("agent03",)), 5) == []

@@ -15,7 +15,6 @@ pre-filter, applied before the top-k cut. The layers, in the order in which ARCH
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -85,11 +84,6 @@ def _visibility(principal: Principal) -> Guard:
 
 def _sorted(values: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({str(value) for value in values}))
-
-
-def signature(guard: Guard) -> str:
-    """A stable key for caches of what a guard selects (32 hex digits). Equal guards have equal signatures."""
-    return hashlib.blake2b(repr(guard).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 # --- plain Python ------------------------------------------------------------------------------------------------------------

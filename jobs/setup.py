@@ -55,8 +55,10 @@ def log_file(config: Config, process: str) -> Path:
     return config.data_dir / "logs" / f"{process}.log"
 
 
-def open_store(config: Config) -> GraphStore:
+def open_store(config: Config, *, cached_nodes: int = 0) -> GraphStore:
     """The graph store of the configured account; made if it is not there yet, in a folder for this user alone.
+
+    `cached_nodes`: nodes that are kept decoded, for who reads many and changes none.
 
     Raises ConfigError when the data folder belongs to another account: keys and generations are one account's.
     """
@@ -64,7 +66,7 @@ def open_store(config: Config) -> GraphStore:
 
     config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     claim_account(config)
-    return SqliteGraphStore(graph_path(config), account=config.account)
+    return SqliteGraphStore(graph_path(config), account=config.account, cached_nodes=cached_nodes)
 
 
 def claim_account(config: Config) -> None:

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 REFRESH_S = 0.5
 #: Providers whose models are asked over the network.
 REMOTE_PROVIDERS = frozenset({"ollama", "openai"})
+#: Nodes that are kept decoded; of source code, 2 KB each.
+CACHED_NODES = 8192
 #: Batches in flight to one shard when micro-batching is off: in effect, no bound.
 NO_BATCHING_LANES = 10_000
 
@@ -61,7 +63,7 @@ def build_app(config: Config) -> Any:
 
     configure_file(config.log.level, config.log.format, log_file(config, "http"))
     clock = SystemClock()
-    store = open_store(config)
+    store = open_store(config, cached_nodes=CACHED_NODES)
     # One query is a few milliseconds of one core; more threads would only fight over the cores with the shards.
     embedders = tuple(dict.fromkeys(first_and_target(config, threads=1, timeout_s=config.embed.query_timeout_s)))
     router = make_router(config, Warmer(embedders))

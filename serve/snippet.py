@@ -11,6 +11,8 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from cluster.model.nodes import Node
@@ -89,10 +91,10 @@ def make_snippet(node: Node, words: QueryWords, width: int = WIDTH) -> Snippet:
     texts = [text for text in (content, node.text.get("summary", ""), node.text.get("title", "")) if text]
     for text in texts:
         folded = _fold(text[:_TEXT_CHARACTERS]) if words else None
-        found = _find(folded, words, 0, len(folded.text), _PER_WORD) if folded else None
+        found = _find(folded, words) if folded else None
         if folded and found:
             start, end = _borders(text, *_best_run(found, words, width), width)
-            matches = _merged(_find(folded, words, start, end, width), start, end)
+            matches = _merged(_inside(folded, words, found, start, end), start, end)
             return Snippet(
                 text=text[start:end], matches=matches, start_line=_line(node, text, start) if text is content else None
             )
@@ -238,52 +240,79 @@ _Found: TypeAlias = tuple[int, int, int]
 # --- matches -----------------------------------------------------------------------------------------------------------------
 
 
-def _find(folded: _Folded, words: QueryWords, start: int, stop: int, per_word: int) -> list[_Found]:
-    """The first `per_word` places of each of `words` that begin in text[start:stop], by start."""
+def _find(folded: _Folded, words: QueryWords) -> list[_Found]:
+    """The first `_PER_WORD` places of each of `words`, by start."""
+    stop = len(folded.text)
+    found = [
+        (start, end, number)
+        for number, word in enumerate(words)
+        for start, end in islice(_places(folded, word, 0, stop), _PER_WORD)
+    ]
+    found.sort()
+    return found
+
+
+def _inside(folded: _Folded, words: QueryWords, found: Sequence[_Found], start: int, stop: int) -> list[_Found]:
+    """Every place of `words` that begins in text[start:stop], by start. `found`: what `_find` gave."""
+    counts = [0] * len(words)
+    last = [0] * len(words)
+    for at, _, number in found:
+        counts[number] += 1
+        last[number] = at
+    # Of these words there may be more before `stop` than `_find` gives.
+    open_words = {number for number, count in enumerate(counts) if count >= _PER_WORD and last[number] < stop}
+    places = [place for place in found if start <= place[0] < stop and place[2] not in open_words]
+    for number in open_words:
+        places += [(first, end, number) for first, end in _places(folded, words[number], start, stop)]
+    places.sort()
+    return places
+
+
+def _places(folded: _Folded, word: _Word, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Start and end of each place of `word` that begins in text[start:stop]."""
     text, haystack, starts, _ = folded
     if starts is not None:
         start, stop = bisect_left(starts, start), bisect_left(starts, stop)
-    found: list[_Found] = []
-    for number, word in enumerate(words):
-        left = per_word
-        at = haystack.find(word.text, start)
-        while 0 <= at < stop and left:
-            first = at if starts is None else starts[at]
-            if not word.spaced or _word_border(text, first):
-                end = _match_end(folded, at + len(word.text), word)
-                if end:
-                    found.append((first, end, number))
-                    left -= 1
-            at = haystack.find(word.text, at + 1)
-    found.sort()
-    return found
+    needle, spaced, separators = word.text, word.spaced, _SEPARATORS
+    length = len(needle)
+    limit = stop - 1 + length
+    at = haystack.find(needle, start, limit)
+    while at >= 0:
+        first = at if starts is None else starts[at]
+        if not spaced or first == 0 or text[first - 1] in separators or _is_border(text[first - 1 : first + 2]):
+            end = _match_end(folded, at + length, word)
+            if end:
+                yield first, end
+        at = haystack.find(needle, at + 1, limit)
 
 
 def _match_end(folded: _Folded, at: int, word: _Word) -> int:
     """Where in the text the match ends that reaches to folded[:at]; 0 when what follows makes it another word."""
     text, haystack, _, ends = folded
     end = at if ends is None else ends[at - 1]
-    if not word.spaced or _word_border(text, end):
+    if not word.spaced or end >= len(text) or text[end] in _SEPARATORS or _is_border(text[end - 1 : end + 2]):
         return end
     if word.open_ended and haystack.startswith(("e", "i", "s"), at):
         for ending in _ENDINGS:
             if haystack.startswith(ending, at):
                 end = at + len(ending) if ends is None else ends[at + len(ending) - 1]
-                if _word_border(text, end):
+                if end >= len(text) or _is_border(text[end - 1 : end + 2]):
                     return end
     return 0
 
 
-def _word_border(text: str, at: int) -> bool:
-    """Whether a word, or a part of an identifier, starts or ends before `text[at]`."""
-    if at <= 0 or at >= len(text):
-        return True
-    before, after = text[at - 1], text[at]
+@lru_cache(maxsize=16_384)
+def _is_border(around: str) -> bool:
+    """Whether a word, or a part of an identifier, starts or ends before the second character of `around`, which has 2 or 3.
+
+    What was found out is kept: the same few characters meet again and again, and this is asked some hundred times a passage.
+    """
+    before, after = around[0], around[1]
     if before in _SEPARATORS or after in _SEPARATORS or not _in_word(before) or not _in_word(after):
         return True
     if before.isdigit() != after.isdigit():
         return True
-    if after.isupper() and (not before.isupper() or text[at + 1 : at + 2].islower()):
+    if after.isupper() and (not before.isupper() or around[2:].islower()):
         return True
     return not (before.isascii() and after.isascii()) and bool(_UNSPACED.match(before) or _UNSPACED.match(after))
 
@@ -295,17 +324,20 @@ def _in_word(char: str) -> bool:
 def _best_run(found: list[_Found], words: QueryWords, width: int) -> tuple[int, int]:
     """Start and end of the run of matches within `width` that holds the most telling words; the first of equals."""
     best = best_key = (0, 0)
-    held: dict[int, int] = {}
-    gain, right = 0, 0
+    held = [0] * len(words)
+    gain, right, count = 0, 0, len(found)
     for left, (start, _, number) in enumerate(found):
-        while right < len(found) and (found[right][1] - start <= width or right == left):
-            held[found[right][2]] = held.get(found[right][2], 0) + 1
-            gain += words[found[right][2]].weight if held[found[right][2]] == 1 else 0
+        while right < count and (found[right][1] - start <= width or right == left):
+            taken = found[right][2]
+            if not held[taken]:
+                gain += words[taken].weight
+            held[taken] += 1
             right += 1
-        if (gain, right - left) > best_key:
+        if gain >= best_key[0] and (gain, right - left) > best_key:
             best_key, best = (gain, right - left), (start, found[right - 1][1])
         held[number] -= 1
-        gain -= words[number].weight if held[number] == 0 else 0
+        if not held[number]:
+            gain -= words[number].weight
     return best
 
 

@@ -19,6 +19,9 @@ INSERT INTO changes (revision, place, kind, subject) VALUES (?, ?, ?, ?)
 -- name: nodes_by_id
 SELECT {columns} FROM nodes INDEXED BY nodes_by_id WHERE id IN ({places}) AND {guard}
 
+-- name: revisions_by_id
+SELECT id, revision FROM nodes INDEXED BY nodes_by_id WHERE id IN ({places}) AND {guard}
+
 -- name: nodes_of_path
 SELECT {columns} FROM nodes WHERE account = ? AND project = ? AND source_path = ?
 
@@ -35,10 +38,11 @@ INSERT INTO nodes ({columns}) VALUES ({places}) ON CONFLICT (id) DO UPDATE SET {
 DELETE FROM nodes WHERE id = ?
 
 -- name: ends
-SELECT ends.asked, ends.type, ends.direction, ends.other FROM (
-    SELECT from_id AS asked, type, 'outgoing' AS direction, to_id AS other FROM edges WHERE from_id IN ({places})
+SELECT ends.asked, ends.type, ends.direction, ends.other, nodes.revision, ends.account, ends.project, ends.properties FROM (
+    SELECT from_id AS asked, type, 'outgoing' AS direction, to_id AS other, account, project, properties
+    FROM edges WHERE from_id IN ({places})
     UNION ALL
-    SELECT to_id, type, 'incoming', from_id
+    SELECT to_id, type, 'incoming', from_id, account, project, properties
     FROM edges INDEXED BY edges_by_target WHERE to_id IN ({places}) AND from_id <> to_id
 ) AS ends CROSS JOIN nodes INDEXED BY nodes_by_id ON nodes.id = ends.other WHERE {guard}
 

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from heapq import nsmallest
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cluster import guards
 from cluster.graph import batches
 from cluster.graph import sqlite_rows as rows
 from cluster.graph.batches import EdgeKey
+from cluster.graph.node_cache import NodeCache
 from cluster.graph.sqlite_connections import ConnectionPool
 from cluster.graph.sqlite_schema import QUERIES, migrate
 from cluster.model.access import ApiKey
@@ -58,10 +59,17 @@ class SqliteGraphStore:
 
     Lone surrogates become U+FFFD in what is written; asking for one finds nothing. Raises IntegrityError for a file that is
     damaged, of another program, or of a newer release.
+
+    `cached_nodes`: how many nodes `get_nodes` and `neighbours` keep, decoded. What a reader may see is asked of the file every
+    time, and with it the revision that the node has there: a node that is kept stands for that revision alone. Nodes that are
+    kept are given to several readers, so that nobody may change their mappings.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, account: str, busy_timeout_ms: int = 30_000) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, account: str, busy_timeout_ms: int = 30_000, cached_nodes: int = 0
+    ) -> None:
         self._gate = batches.AccountGate(account)
+        self._cache = NodeCache(cached_nodes) if cached_nodes else None
         self._pool = ConnectionPool(path, busy_timeout_ms)
         try:
             with self._pool.lent() as connection:
@@ -166,12 +174,13 @@ class SqliteGraphStore:
 
     def get_nodes(self, ids: Sequence[str], guard: Guard | None = None) -> dict[str, Node]:
         wanted = list(dict.fromkeys(ids))
-        if len(wanted) <= CHUNK:
-            with self._pool.lent() as connection:
+        # A second statement must see what the first one saw.
+        one_statement = len(wanted) <= CHUNK and self._cache is None
+        with self._pool.lent() if one_statement else self._pool.reading() as connection:
+            if self._cache is None:
                 found = _load_nodes(connection, wanted, guard)
-        else:
-            with self._pool.reading() as connection:
-                found = _load_nodes(connection, wanted, guard)
+            else:
+                found = self._known(connection, _load_revisions(connection, wanted, guard))
         return {key: found[key] for key in wanted if key in found}
 
     def scan(self, guard: Guard) -> Iterator[Node]:
@@ -191,8 +200,21 @@ class SqliteGraphStore:
             for chunk in _chunks(wanted):
                 _gather_ends(connection, chunk, guard, ends)
             shown = {asked: found.first(limit) for asked, found in ends.items()}
-            related = _related(connection, shown)
+            # The snapshot is the one that the ends are from, so nothing is missing.
+            nodes = self._known(connection, {end.other: end.revision for found in shown.values() for end in found})
+        related = {asked: [_related(asked, end, nodes[end.other]) for end in found] for asked, found in shown.items()}
         return related, {asked: found.count - len(shown[asked]) for asked, found in ends.items()}
+
+    def _known(self, connection: sqlite3.Connection, revisions: Mapping[str, int]) -> dict[str, Node]:
+        """The nodes of `revisions`, which the transaction of `connection` has just read: those that are kept, and the rest."""
+        if self._cache is None:
+            return _load_nodes(connection, revisions)
+        found = self._cache.get(revisions)
+        if len(found) < len(revisions):
+            loaded = _load_nodes(connection, (key for key in revisions if key not in found))
+            self._cache.put(loaded.values())
+            found.update(loaded)
+        return found
 
     def edges(self, account: str, project: str) -> Iterator[Edge]:
         query = QUERIES["edges_of_project"].format(edge_columns=_EDGES)
@@ -250,6 +272,21 @@ def _load_nodes(connection: sqlite3.Connection, ids: Iterable[str], guard: Guard
     return found
 
 
+def _load_revisions(connection: sqlite3.Connection, ids: Iterable[str], guard: Guard | None) -> dict[str, int]:
+    """id -> revision, of the nodes that exist and that `guard` selects."""
+    where, values = _where(All(()) if guard is None else guard)
+    found: dict[str, int] = {}
+    for chunk in _chunks(ids):
+        asked = _padded([*map(_value, chunk)], None)
+        found.update(connection.execute(_revisions_query(len(asked), where), [*asked, *values]))
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _revisions_query(count: int, where: str) -> str:
+    return QUERIES["revisions_by_id"].format(places=_places(count), guard=where)
+
+
 @lru_cache(maxsize=1024)
 def _nodes_query(count: int, where: str) -> str:
     return QUERIES["nodes_by_id"].format(columns=_NODES, places=_places(count), guard=where)
@@ -272,27 +309,40 @@ def _load_edges_from(connection: sqlite3.Connection, ids: Iterable[str]) -> Iter
             yield batches.edge_key(edge), edge
 
 
-#: (type, direction, id of the neighbour): what neighbours are ordered by. SQLite and Python order text alike, by code points.
-_End: TypeAlias = tuple[str, str, str]
+class _End(NamedTuple):
+    """One neighbour of a node. The first three are what neighbours are ordered by, and no two are equal in them; SQLite and
+    Python order text alike, by code points."""
+
+    type: str
+    direction: str
+    other: str
+    #: Of the neighbour.
+    revision: int
+    #: Of the edge.
+    account: str
+    project: str
+    properties: str
 
 
 class _Ends:
-    """The neighbours of one node, kept as keys: of a node with many, few are looked at further."""
+    """The neighbours of one node, kept as they were read: of a node with many, few are looked at further."""
 
     __slots__ = ("_all",)
 
     def __init__(self) -> None:
-        self._all: list[_End] = []
+        self._all: list[tuple[Any, ...]] = []
 
     @property
     def count(self) -> int:
         return len(self._all)
 
-    def add(self, end: _End) -> None:
-        self._all.append(end)
+    def add(self, row: tuple[Any, ...]) -> None:
+        """A row of the query `ends`: the asked id, then an `_End`'s fields."""
+        self._all.append(row)
 
     def first(self, limit: int) -> list[_End]:
-        return sorted(self._all)[:limit] if len(self._all) <= limit else nsmallest(limit, self._all)
+        chosen = sorted(self._all)[:limit] if len(self._all) <= limit else nsmallest(limit, self._all)
+        return [_End._make(row[1:]) for row in chosen]
 
 
 def _gather_ends(connection: sqlite3.Connection, ids: Sequence[str], guard: Guard, ends: Mapping[str, _Ends]) -> None:
@@ -302,23 +352,14 @@ def _gather_ends(connection: sqlite3.Connection, ids: Sequence[str], guard: Guar
     """
     where, values = _where(guard)
     asked = _padded([*map(_value, ids)], None)
-    for row in connection.execute(_ends_query(len(asked), where), [*asked, *asked, *values]):
-        ends[row[0]].add(row[1:])
+    for row in connection.execute(_ends_query(len(asked), where), [*asked, *asked, *values]).fetchall():
+        ends[row[0]].add(row)
 
 
-def _related(connection: sqlite3.Connection, shown: Mapping[str, Sequence[_End]]) -> dict[str, list[Related]]:
-    """What `shown` names, as it is. The snapshot is the one that the ends are from, so nothing is missing."""
-    nodes = _load_nodes(connection, dict.fromkeys(end[2] for ends in shown.values() for end in ends))
-    edges = _load_edges(connection, dict.fromkeys(_key_of(asked, end) for asked, ends in shown.items() for end in ends))
-    return {
-        asked: [Related(edge=edges[_key_of(asked, end)], direction=end[1], node=nodes[end[2]]) for end in ends]
-        for asked, ends in shown.items()
-    }
-
-
-def _key_of(asked: str, end: _End) -> EdgeKey:
-    kind, direction, other = end
-    return (asked, kind, other) if direction == "outgoing" else (other, kind, asked)
+def _related(asked: str, end: _End, node: Node) -> Related:
+    from_id, to_id = (asked, end.other) if end.direction == "outgoing" else (end.other, asked)
+    edge = rows.to_edge((from_id, end.type, to_id, end.account, end.project, end.properties))
+    return Related(edge=edge, direction=end.direction, node=node)
 
 
 @lru_cache(maxsize=1024)

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster import guards
-from cluster.graph.sqlite import CHUNK
-from cluster.model.guard import In
+from cluster.graph.sqlite import CHUNK, SqliteGraphStore
+from cluster.model.guard import In, IsNull
 from cluster.model.nodes import Admission, Node, Scope, Source, Store, Visibility
 from cluster.ports import Change, GraphStore, WriteBatch
 from tests.support import factories
@@ -323,8 +323,10 @@ def _assert_same_of_any_batches(folder: Path, batches: list[WriteBatch], make: C
             assert memory.changes(0) == other.changes(0)
             assert list(memory.scan(EVERYTHING)) == list(other.scan(EVERYTHING))
             assert list(memory.edges(ACCOUNT, "main")) == list(other.edges(ACCOUNT, "main"))
+            asked = ["a", "b", "c", "d", "a"]
+            for guard in (None, IsNull("deleted_at")):
+                assert memory.get_nodes(asked, guard) == other.get_nodes(asked, guard)
             for limit in (0, 1, 9):
-                asked = ["a", "b", "c", "d", "a"]
                 assert memory.neighbours(asked, EVERYTHING, limit) == other.neighbours(asked, EVERYTHING, limit)
         assert _replayed(memory.changes(0)) == {node.id for node in memory.scan(EVERYTHING) if node.deleted_at is None}
     finally:
@@ -335,6 +337,17 @@ def _assert_same_of_any_batches(folder: Path, batches: list[WriteBatch], make: C
 @given(st.lists(_batches, min_size=1, max_size=6))
 def test_sqlite_makes_the_same_of_any_batches(tmp_path_factory: pytest.TempPathFactory, batches: list[WriteBatch]) -> None:
     _assert_same_of_any_batches(tmp_path_factory.mktemp("graph"), batches, make_sqlite_store)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(_batches, min_size=2, max_size=6), st.integers(1, 5))
+def test_sqlite_that_keeps_nodes_makes_the_same_of_any_batches(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[WriteBatch], kept: int
+) -> None:
+    def make(folder: Path) -> GraphStore:
+        return SqliteGraphStore(folder / "graph.sqlite", account=ACCOUNT, cached_nodes=kept)
+
+    _assert_same_of_any_batches(tmp_path_factory.mktemp("graph"), batches, make)
 
 
 @pytest.mark.neo4j

@@ -46,12 +46,11 @@ class LexicalGroup:
     def search(self, terms: Sequence[str], guard: Guard, statistics: TermStatistics, k: int) -> Found:
         """The best `k` rows at least of all partitions, in no order across generations and deltas."""
         rows, scores, matched = self._union.search(terms, guard, statistics, k)
-        numbers, local = self._union.places(rows)
-        ids = np.empty(len(rows), object)
-        for number in np.unique(numbers).tolist():
-            mine = numbers == number
-            ids[mine] = self.parts[number].ids.at(local[mine])
-        found: Found = (ids.tolist(), scores, matched)
+        order = np.argsort(rows)
+        ids: list[str] = []
+        for part, local in zip(self.parts, self._union.by_part(rows[order]), strict=True):
+            ids += part.ids.at(local)
+        found: Found = (ids, scores[order], matched)
         for part in self.parts:
             found = part.with_newer(found, terms, guard, statistics, k)
         return found

@@ -7,6 +7,7 @@ for each index by itself. It belongs to one thread (see `cluster.index.jvm`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,7 +21,7 @@ from cluster.model.guard import Guard
 from cluster.model.query import TermStatistics
 
 #: Hits asked for beyond k, so that most ties at the cut are seen at once.
-_TIE_SLACK = 32
+_TIE_SLACK = 8
 
 
 class LexicalUnion(LexicalSearcher):
@@ -60,10 +61,11 @@ class LexicalUnion(LexicalSearcher):
                 return rows[:kept], scores[:kept], matched
             wanted *= 4
 
-    def places(self, rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Which part each row is of, and its number there; both of shape (len(rows),)."""
-        parts = np.searchsorted(self._starts, rows, side="right") - 1
-        return parts, rows - self._starts[parts]
+    def by_part(self, rows: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+        """Ascending `rows` as each part numbers its own: one array a part, together as long as `rows`."""
+        firsts = [*np.searchsorted(rows, self._starts).tolist(), len(rows)]
+        starts = zip(self._starts.tolist(), itertools.pairwise(firsts), strict=True)
+        return [rows[first:end] - start for start, (first, end) in starts]
 
     def close(self) -> None:
         """Lets go of the parts. The union is not usable afterwards; the parts are."""

@@ -27,8 +27,13 @@ def united(partitions: list[Partition], union: LexicalUnion, text: str, guard: o
     total = union.statistics(terms, guard)  # type: ignore[arg-type]
     assert total == statistics(partitions, terms, guard)  # type: ignore[arg-type]
     rows, scores, _ = union.search(terms, guard, total, k)  # type: ignore[arg-type]
-    numbers, local = union.places(rows)
-    ids = [partitions[number].nodes[row].id for number, row in zip(numbers.tolist(), local.tolist(), strict=True)]
+    order = np.argsort(rows)
+    sorted_ids = [
+        partition.nodes[row].id
+        for partition, own in zip(partitions, union.by_part(rows[order]), strict=True)
+        for row in own.tolist()
+    ]
+    ids = [sorted_ids[place] for place in np.argsort(order).tolist()]
     assert all(first >= second for first, second in pairwise(scores))
     return dict(zip(ids, scores.tolist(), strict=True))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.merge import merge_hits
-from actors.partitions import Closable, PartitionHolder, bounds_of, partition_failure
+from actors.partitions import Closable, PartitionHolder, bounds_of, is_late, late_answer, partition_failure
 from cluster.index.analysis import countable_terms
 from cluster.model.guard import All, Guard
 from cluster.model.query import LegAnswer, LexicalQuery, PartitionFailure, Pins, Statistics, TermStatistics
@@ -69,6 +70,7 @@ class LexicalShard:
         choose_terms: ChooseTerms,
         resources: Sequence[Closable] = (),
         group: Group | None = None,
+        now_s: Callable[[], float] = time.time,
     ) -> None:
         """`analyse` gives the distinct terms of a text in order, and how often each counts, 1 or more; `group` makes one of
         several partitions, where they can be asked together."""
@@ -77,6 +79,7 @@ class LexicalShard:
         self._choose_terms = choose_terms
         self._resources = tuple(resources)
         self._group = group
+        self._now_s = now_s
 
     def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
         """Opens the pinned generations ahead of the first question; returns what of them could not be opened.
@@ -93,14 +96,15 @@ class LexicalShard:
     def statistics(self, queries: Sequence[LexicalQuery]) -> list[TermStatistics]:
         """This shard's part of each query's statistics; the caller adds the parts up and sends the sum with the search.
 
-        A query that cannot be worked on gets zeros, and the others their own: its failure is told by `search`.
+        A query that cannot be worked on, or is late, gets zeros, and the others their own: its failure is told by `search`.
         """
         return [self._statistics_or_zeros(query) for query in queries]
 
     def search(self, queries: Sequence[LexicalQuery]) -> list[LegAnswer]:
         """One answer a query. A partition that fails is named in its answer, and the others' hits stand.
 
-        For a query that cannot be worked on, that is every project that it asks; its batch goes on.
+        For a query that cannot be worked on, or that nobody waits for any more, that is every project that it asks; its batch
+        goes on.
         """
         return [self._search_or_failures(query) for query in queries]
 
@@ -111,6 +115,8 @@ class LexicalShard:
             resource.close()
 
     def _statistics_or_zeros(self, query: LexicalQuery) -> TermStatistics:
+        if is_late(query, self._now_s()):
+            return TermStatistics(documents=0, tokens=0, document_frequency={})
         try:
             terms = countable_terms(self._analyse(query.text))[0]
             group = self._grouped(self._partitions.held(query.pins)[0])
@@ -120,6 +126,8 @@ class LexicalShard:
             return TermStatistics(documents=0, tokens=0, document_frequency={})
 
     def _search_or_failures(self, query: LexicalQuery) -> LegAnswer:
+        if is_late(query, self._now_s()):
+            return late_answer(query)
         try:
             return self._search(query)
         except Exception as error:

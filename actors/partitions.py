@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from cluster.errors import RaycallError, ShardError, UnavailableError
+import numpy as np
+
+from cluster.errors import DeadlineError, RaycallError, ShardError, UnavailableError
 from cluster.feed import NodeChanges
 from cluster.model.manifest import Bucket, Manifest
 from cluster.model.nodes import Node
-from cluster.model.query import PartitionFailure, Pins
+from cluster.model.query import LegAnswer, LexicalQuery, PartitionFailure, Pins, VectorQuery
 from cluster.placement import bucket_of, shard_of
 from cluster.storage import GenerationStore
 
@@ -276,6 +278,20 @@ def bounds_of(partitions: Iterable[tuple[str, Bounded]]) -> dict[str, Any]:
         if partition.left_out:
             found["left_out"].add(project)
     return {field_name: tuple(sorted(projects)) for field_name, projects in found.items()}
+
+
+def is_late(query: LexicalQuery | VectorQuery, now_s: float) -> bool:
+    """Whether nobody waits for the answer any more: the shard was busy. `now_s`: seconds since the epoch."""
+    return query.until_ms is not None and 1000 * now_s >= query.until_ms
+
+
+def late_answer(query: LexicalQuery | VectorQuery) -> LegAnswer:
+    """The answer to a query that was not begun, for whoever may still hear it."""
+    failures = tuple(
+        PartitionFailure(project=project, generation=generation, bucket="*", code=DeadlineError.code, detail="it was too late")
+        for project, generation in query.pins.items()
+    )
+    return LegAnswer(ids=(), scores=np.zeros(0), asked=len(failures), failures=failures)
 
 
 def partition_failure(name: str, pins: Pins, error: Exception) -> PartitionFailure:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from actors.merge import merge_hits
 from actors.near import Hits, Near, best_of, part_of, unsure
-from actors.partitions import Closable, PartitionHolder, bounds_of, partition_failure
+from actors.partitions import Closable, PartitionHolder, bounds_of, is_late, late_answer, partition_failure
 from cluster.errors import IntegrityError
 from cluster.model.guard import Guard
 from cluster.model.manifest import VectorIdentity
@@ -42,7 +43,13 @@ class _Asked(NamedTuple):
 class VectorShard:
     """Answers vector questions over the partitions that it holds."""
 
-    def __init__(self, partitions: PartitionHolder[Any], resources: Sequence[Closable] = ()) -> None:
+    def __init__(
+        self,
+        partitions: PartitionHolder[Any],
+        resources: Sequence[Closable] = (),
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._now_s = now_s
         self._partitions = partitions
         self._resources = tuple(resources)
 
@@ -55,10 +62,15 @@ class VectorShard:
         return tuple(self._partitions.catch_up(revision))
 
     def search(self, queries: Sequence[VectorQuery]) -> list[LegAnswer]:
-        """One answer a query. Questions of one guard over one set of generations are scanned together."""
+        """One answer a query. Questions of one guard over one set of generations are scanned together; those that nobody waits
+        for any more are not."""
         answers: list[LegAnswer | None] = [None] * len(queries)
         groups: dict[tuple[object, ...], list[int]] = {}
+        now_s = self._now_s()
         for place, query in enumerate(queries):
+            if is_late(query, now_s):
+                answers[place] = late_answer(query)
+                continue
             key = (query.guard, tuple(sorted(query.pins.items())), query.identity.key, query.k)
             groups.setdefault(key, []).append(place)
         for places in groups.values():

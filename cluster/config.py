@@ -139,7 +139,9 @@ class Embed:
 class Search:
     """How a question is answered."""
 
-    deadline_s: float = _setting(2.0, "Longest time for one answer; what is late is left out and stated.", low=0.05, high=300.0)
+    deadline_s: float = _setting(
+        2.0, "Longest time for one answer, waiting included; what is late is left out and stated.", low=0.05, high=300.0
+    )
     max_batch: int = _setting(64, "Questions of one batch to a shard.", low=1, high=4096)
     max_related: int = _setting(20, "Related nodes of one hit.", low=0, high=100)
     query_log: str = _setting(
@@ -170,7 +172,21 @@ class Ingress:
 
     ha_proxy: bool = _setting(True, "HAProxy in front of the application; without it, Ray Serve's own proxy.")
     micro_batching: bool = _setting(True, "Questions that wait for the same shard travel together.")
-    max_ongoing_requests: int = _setting(256, "Requests in work at once; more wait in the proxy.", low=1, high=100_000)
+    max_ongoing_requests: int = _setting(
+        256,
+        "Questions in work at once, at most; fewer while they take more than half of search.deadline_s. More wait, or get 429.",
+        low=1,
+        high=100_000,
+    )
+    max_waiting_requests: int = _setting(
+        1024, "Questions that wait, at most; more get 429 at once, as do those that would wait too long.", low=1, high=100_000
+    )
+    bulk_deadline_s: float = _setting(
+        60.0,
+        "Longest time for one request with many rows; rows that are late are refused, each by itself.",
+        low=0.05,
+        high=3600.0,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,10 @@
     ├── ConflictError         a compare-and-swap lost; HTTP 409
     │   └── StaleError        a revision is stale; names the present one
     ├── UnavailableError      a part is down or too slow; HTTP 503
+    │   ├── DeadlineError     the request's time is over; HTTP 504
     │   ├── EmbedderError
     │   ├── ShardError
-    │   └── OverloadedError   HTTP 429
+    │   └── OverloadedError   HTTP 429, says when to try again
     └── IntegrityError        stored bytes are not what was written; HTTP 500
         ├── CorruptIndexError
         ├── ModelFileError
@@ -147,6 +148,13 @@ class UnavailableError(RaycallError):
     http_status = 503
 
 
+class DeadlineError(UnavailableError):
+    """The request's time is over."""
+
+    code = "deadline_exceeded"
+    http_status = 504
+
+
 class EmbedderError(UnavailableError):
     """The embedder did not answer with usable vectors."""
 
@@ -164,6 +172,18 @@ class OverloadedError(UnavailableError):
 
     code = "overloaded"
     http_status = 429
+
+    def __init__(self, detail: str = "", *, field: str | None = None, retry_after_s: int = 1) -> None:
+        super().__init__(detail, field=field)
+        #: Seconds, 1 or more, after which trying again may help.
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_overloaded, (self.detail, self.field, self.retry_after_s)
+
+
+def _rebuild_overloaded(detail: str, field: str | None, retry_after_s: int) -> OverloadedError:
+    return OverloadedError(detail, field=field, retry_after_s=retry_after_s)
 
 
 class IntegrityError(RaycallError):

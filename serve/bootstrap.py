@@ -87,7 +87,7 @@ def _serve(config: Config, index: Path | None, project: str | None, json: bool, 
     say = _Say(quiet=json)
     say(f"starting Ray on {_cpus(config)} CPUs")
     try:
-        with stack.running_ray(config, run_dir, stack.environment_for(ingress, run_dir)):
+        with stack.running_ray(config, run_dir, stack.environment_for(config, ingress, run_dir)):
             indexed = _start(config, ingress, index, project, progress, say)
             machine.write_state(config.data_dir, _state(ingress, run_dir))
             asked_project = indexed.report.project if indexed is not None else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -19,12 +20,18 @@ from cluster.errors import UnavailableError
 log = logging.getLogger(__name__)
 
 APPLICATION = "raycall"
+#: Seconds beyond every deadline that the proxy waits for an application that does not answer.
+PROXY_PATIENCE_S = 10
+#: Serve's own queue knows no deadline, answers in plain text and keeps health checks waiting behind questions: nothing may wait
+#: there. The application admits (`serve.admission`).
+NO_QUEUE = 1_000_000
 
 
-def ingress_environment(run_dir: Path, ports: range, *, ha_proxy: bool) -> dict[str, str]:
+def ingress_environment(run_dir: Path, ports: range, *, ha_proxy: bool, longest_s: float) -> dict[str, str]:
     """The environment that Ray must be started with for the ingress: its processes read it when they are made.
 
-    Every file is in `run_dir` and every port one of `ports`, so that two servers of one machine do not meet.
+    Every file is in `run_dir` and every port one of `ports`, so that two servers of one machine do not meet. `longest_s`: after
+    so many seconds every request is answered; the proxy waits for the application some seconds more, and no longer.
     """
     # A busy machine needs longer than Serve's 5 and 10 s to bring a proxy up; one that is late is killed otherwise.
     patience = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "30"}
@@ -39,6 +46,7 @@ def ingress_environment(run_dir: Path, ports: range, *, ha_proxy: bool) -> dict[
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(run_dir / "haproxy.state"),
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(ports[0]),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(ports[1]),
+        "RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S": str(math.ceil(longest_s) + PROXY_PATIENCE_S),
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "5",
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(ports[2]),
@@ -69,7 +77,7 @@ def start_serving(config: Config, port: int, build_app: Callable[[Config], Any],
     ingress = serve.ingress(lambda: build_app(config))(_Answers)
     deployment = serve.deployment(ingress).options(
         name="answers",
-        max_ongoing_requests=config.ingress.max_ongoing_requests,
+        max_ongoing_requests=NO_QUEUE,
         health_check_period_s=2,
         health_check_timeout_s=10,
         graceful_shutdown_timeout_s=3,
@@ -89,19 +97,21 @@ class _Answers:
     """What Serve makes replicas of; the application itself is built by `build_app`."""
 
 
-def refreshing(refresh: Callable[[], Any], every_s: float) -> Callable[[Any], Any]:
-    """A lifespan that calls the coroutine function `refresh` once before the first request and every `every_s` s after it."""
+def refreshing(refresh: Callable[[], Any], every_s: float, beside: Callable[[], Any]) -> Callable[[Any], Any]:
+    """A lifespan that calls the coroutine function `refresh` once before the first request and every `every_s` s after it, and
+    runs the coroutine function `beside` all along."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Any) -> AsyncIterator[None]:
         await refresh()
-        task = asyncio.get_running_loop().create_task(_repeat(refresh, every_s))
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(_repeat(refresh, every_s)), loop.create_task(beside())]
         try:
             yield
         finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     return lifespan
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cluster.embed.batching import estimate_tokens
-from cluster.errors import EmbedderError, OverloadedError, RaycallError, ShardError, UnavailableError
+from cluster.errors import DeadlineError, EmbedderError, OverloadedError, RaycallError, ShardError, UnavailableError
 from cluster.model.guard import Guard
 from cluster.model.manifest import Manifest, VectorIdentity
 from cluster.model.query import (
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 LEXICAL, VECTOR = "lexical", "vector"
 _Result = TypeVar("_Result")
 #: Failures whose own words a caller may read. What is damaged says how, with row numbers and file names: for the log alone.
-_OPEN_CODES = frozenset({UnavailableError.code, ShardError.code, OverloadedError.code})
+_OPEN_CODES = frozenset({UnavailableError.code, ShardError.code, OverloadedError.code, DeadlineError.code})
 
 
 class Legs(Protocol):

@@ -175,8 +175,9 @@ class RecordingRetrieval(Retrieval):
         *,
         query_id: str | None = None,
         notices: Sequence[Degradation] = (),
+        deadline: float | None = None,
     ) -> Answer:
         """See `Retrieval.search`."""
         if self._log is not None:
             self._log.record(request, principal)
-        return await super().search(request, principal, query_id=query_id, notices=notices)
+        return await super().search(request, principal, query_id=query_id, notices=notices, deadline=deadline)

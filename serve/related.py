@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cluster.model.guard import Guard
@@ -25,22 +25,30 @@ class Neighbourhood:
 
 
 def expand(
-    store: GraphStore, hit_ids: Sequence[str], guard: Guard, hops: int, cap: int = RELATED_CAP
-) -> dict[str, Neighbourhood]:
+    store: GraphStore,
+    hit_ids: Sequence[str],
+    guard: Guard,
+    hops: int,
+    cap: int = RELATED_CAP,
+    in_time: Callable[[], bool] = lambda: True,
+) -> tuple[dict[str, Neighbourhood], bool]:
     """At most `cap` nodes around each hit that `guard` allows, nearest first; no node twice, and never the hit itself.
 
-    A node that `guard` refuses is no bridge either: what lies behind it is not reached through it.
+    A node that `guard` refuses is no bridge either: what lies behind it is not reached through it. A hop is begun only while
+    `in_time()`; the second result is whether all were that had anywhere to go.
     """
     found = {hit_id: Neighbourhood(_visited={hit_id}, _frontier=[hit_id]) for hit_id in hit_ids}
     for _ in range(hops):
         asked = sorted({node_id for around in found.values() for node_id in around._frontier})
         if not asked:
             break
+        if not in_time():
+            return found, False
         # Twice the cap: two edges to one neighbour, and edges back to where we come from, take places that stay empty.
         neighbours, more = store.neighbours(asked, guard, 2 * cap)
         for around in found.values():
             _advance(around, neighbours, more, cap)
-    return found
+    return found, True
 
 
 def _advance(around: Neighbourhood, neighbours: dict[str, list[Related]], more: dict[str, int], cap: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from jobs.setup import (
     vectors_path,
 )
 from jobs.tasks import REFINE
+from serve.admission import WAITING_SHARE, Lane, LoopLag
 from serve.follower import Follower
 from serve.router_legs import RouterLegs
 from serve.writing import Writing
@@ -40,6 +42,8 @@ REFRESH_S = 0.5
 REMOTE_PROVIDERS = frozenset({"ollama", "openai"})
 #: Nodes that are kept decoded; of source code, 2 KB each.
 CACHED_NODES = 8192
+#: Questions in work at once however long they take: a slow model must not have them asked one by one.
+LEAST_QUESTIONS = 4
 #: Batches in flight to one shard when micro-batching is off: in effect, no bound.
 NO_BATCHING_LANES = 10_000
 
@@ -85,14 +89,22 @@ def build_app(config: Config) -> Any:
     )
     status = Status(config, router, store)
     showing = make_showing(config, store, router, embedders)
+    lag = LoopLag()
     app = create_app(
         Service(
             retrieval=retrieval,
             keys=Keys(account=config.account, store=store, clock=clock),
             status=status,
             limits=Limits(body_bytes=config.http.max_body_bytes),
+            questions=make_questions(config, clock.monotonic),
+            lag_s=lag,
             writing=Writing(
-                account=config.account, store=store, clock=clock, showing=showing, visible_s=config.search.deadline_s
+                account=config.account,
+                store=store,
+                clock=clock,
+                showing=showing,
+                deadline_s=config.search.deadline_s,
+                bulk_deadline_s=config.ingress.bulk_deadline_s,
             ),
         )
     )
@@ -102,8 +114,20 @@ def build_app(config: Config) -> Any:
         await follower()
         showing.fill_soon()
 
-    app.router.lifespan_context = refreshing(refresh, REFRESH_S)
+    app.router.lifespan_context = refreshing(refresh, REFRESH_S, lag.watch)
     return app
+
+
+def make_questions(config: Config, clock: Callable[[], float]) -> Lane:
+    """What questions wait in: half of their time is for waiting, and as much for the work."""
+    return Lane(
+        "questions",
+        clock,
+        most=config.ingress.max_ongoing_requests,
+        least=LEAST_QUESTIONS,
+        target_s=WAITING_SHARE * config.search.deadline_s,
+        most_waiting=config.ingress.max_waiting_requests,
+    )
 
 
 def make_showing(config: Config, store: GraphStore, router: Router, embedders: tuple[Embedder, ...]) -> LiveShowing:

@@ -8,8 +8,9 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
-from cluster.errors import ConflictError
+from cluster.errors import ConflictError, DeadlineError
 from cluster.guards import expansion_guard, search_guard
 from cluster.model.access import Principal, Role
 from cluster.model.guard import Guard
@@ -34,10 +35,16 @@ logger = logging.getLogger(__name__)
 #: over these candidates.
 WINDOW = 100
 DEADLINE_S = 2.0
+#: Parts of a request's time after which the legs are left as they are, and after which no further hop is begun: without them
+#: one slow shard would leave no time to read the hits that the others found.
+LEGS_SHARE, HOPS_SHARE = 0.75, 0.9
 #: Hits and their hops, counted roughly, that are read from the store on the event loop itself: with 20,000 nodes in SQLite some
 #: 2 ms, where a thread would cost more than it frees. More (100 hits with 3 hops: 0.3 s) is read in a thread, so that other
 #: questions go on.
 INLINE_ROWS = 20
+
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(slots=True)
@@ -50,6 +57,8 @@ class _Hydrated:
     #: Candidates before the first and behind the last that was looked at: positions in the fused list.
     start: int = 0
     end: int = 0
+    #: Whether there was time for every hop.
+    expanded: bool = True
 
 
 class Retrieval:
@@ -70,9 +79,18 @@ class Retrieval:
         self._store = store
         self._legs = legs
         self._clock = clock
-        self._deadline_s = deadline_s
+        #: Longest time that a request may have.
+        self.deadline_s = deadline_s
         self._related_cap = related_cap
         self._new_id = new_id
+
+    def deadline(self, timeout_s: float | None = None) -> float:
+        """When a request that arrives now must be answered, on the clock: after `timeout_s`, but no later than they all."""
+        return self._clock.monotonic() + min(self.deadline_s, self.deadline_s if timeout_s is None else timeout_s)
+
+    def seconds_left(self, deadline: float) -> float:
+        """Seconds until `deadline`, 0 or more."""
+        return max(0.0, deadline - self._clock.monotonic())
 
     async def search(
         self,
@@ -81,28 +99,31 @@ class Retrieval:
         *,
         query_id: str | None = None,
         notices: Sequence[Degradation] = (),
+        deadline: float | None = None,
     ) -> Answer:
-        """The answer to `request`, within the deadline (default 2 s) plus the time of hydration.
+        """The answer to `request` by its `deadline` (see there; None: it arrives now). What is not begun by then is left out.
 
         `notices`: what the front changed on the way in; they lead the disclosure's degradations. Raises NotFoundError for a
-        project that the principal may not search, ForbiddenError for statistics it may not have, and an UnavailableError when
-        no leg is left; a store that cannot be read fails the call, since nothing may be shown unchecked.
+        project that the principal may not search, ForbiddenError for statistics it may not have, an UnavailableError when
+        no leg is left, and DeadlineError when its hits could not be read in time; a store that cannot be read fails the call,
+        since nothing may be shown unchecked.
         """
         query_id = query_id or self._new_id()
-        phases = _Phases(self._clock)
+        phases = _Phases(self._clock, self.deadline() if deadline is None else deadline)
+        phases.check()
         registered = [project.project for project in self._store.projects(self._account)]
         cursor = None if request.cursor is None else read_cursor(request.cursor, request, principal)
         plan = make_plan(request, principal, self._generations(cursor), registered)
         guard = search_guard(principal, plan.pins, request.labels)
         phases.end("plan")
-        outcomes = await self._runner(request, principal, plan, guard, phases.started, query_id).run()
+        outcomes = await self._runner(request, principal, plan, guard, phases.until(LEGS_SHARE), query_id).run()
         phases.end("legs")
         candidates = fuse(outcomes[0].answer, outcomes[1].answer, request.fusion)
         phases.end("fuse")
         start = 0 if cursor is None else start_after(candidates, cursor.last, request.fusion)
         finish = partial(self._finish, request, principal, guard, candidates, start, query_id, phases)
         rows = request.limit * (1 + request.expand_hops)
-        hydrated, hits = finish() if rows <= INLINE_ROWS else await asyncio.to_thread(finish)
+        hydrated, hits = finish() if rows <= INLINE_ROWS else await phases.in_thread(finish)
         disclosure = _disclosure(request, plan, outcomes, len(candidates), hydrated, hits, notices, phases)
         if disclosure.degradations:
             codes = [degradation.code for degradation in disclosure.degradations]
@@ -127,7 +148,7 @@ class Retrieval:
         return {project: manifest for project, manifest in pinned.items() if manifest is not None}
 
     def _runner(
-        self, request: SearchRequest, principal: Principal, plan: Plan, guard: Guard, started: float, query_id: str
+        self, request: SearchRequest, principal: Principal, plan: Plan, guard: Guard, deadline: float, query_id: str
     ) -> LegRunner:
         return LegRunner(
             legs=self._legs,
@@ -136,7 +157,7 @@ class Retrieval:
             plan=plan,
             guard=guard,
             window=WINDOW,
-            deadline=started + self._deadline_s,
+            deadline=deadline,
             query_id=query_id,
             caller=principal.key_id,
             reads_all=principal.role is Role.ADMIN and principal.agent is None,
@@ -152,11 +173,13 @@ class Retrieval:
         query_id: str,
         phases: _Phases,
     ) -> tuple[_Hydrated, tuple[Hit, ...]]:
-        """From candidates to hits: everything that reads the store."""
+        """From candidates to hits: everything that reads the store. It may have waited for a thread."""
+        phases.check()
         hydrated = self._hydrate(candidates, start, guard, request.limit, query_id)
         phases.end("hydrate")
         hit_ids = [node.id for node, _ in hydrated.nodes]
-        around = expand(self._store, hit_ids, expansion_guard(principal), request.expand_hops, self._related_cap)
+        readable, hops = expansion_guard(principal), request.expand_hops
+        around, hydrated.expanded = expand(self._store, hit_ids, readable, hops, self._related_cap, phases.time_for_a_hop)
         phases.end("expand")
         hits = _hits(request.query, hydrated, around)
         phases.end("snippets")
@@ -188,12 +211,34 @@ class Retrieval:
 
 
 class _Phases:
-    """Milliseconds by phase."""
+    """A request's time: milliseconds by phase, and what remains until `deadline`."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, deadline: float) -> None:
         self._clock = clock
+        self._deadline = deadline
         self.started = self._last = clock.monotonic()
         self.ms: dict[str, float] = {}
+
+    def until(self, share: float) -> float:
+        """The time at which `share` of what was left at the start is over."""
+        return self.started + share * (self._deadline - self.started)
+
+    def check(self) -> None:
+        """Raises DeadlineError when the time is over."""
+        if self._clock.monotonic() >= self._deadline:
+            raise DeadlineError("the time of this question was over before its hits were read; ask for less, or try again")
+
+    def time_for_a_hop(self) -> bool:
+        """Whether another hop may be begun."""
+        return self._clock.monotonic() < self.until(HOPS_SHARE)
+
+    async def in_thread(self, work: Callable[[], _Result]) -> _Result:
+        """What `work` gives in a thread, waited for as long as there is time; what no thread has begun is not begun then."""
+        try:
+            async with asyncio.timeout(self._deadline - self._clock.monotonic()):
+                return await asyncio.to_thread(work)
+        except TimeoutError as error:
+            raise DeadlineError("the hits of this question could not be read in time; ask for less, or try again") from error
 
     def end(self, phase: str) -> None:
         now = self._clock.monotonic()
@@ -245,9 +290,20 @@ def _disclosure(
         returned=len(hits),
         omitted={reason: count for reason, count in omitted.items() if count},
         more=_more(request, over_limit, outcomes[0]),
-        degradations=(*notices, *plan.notices, *outcomes[0].notices, *outcomes[1].notices),
+        degradations=(
+            *notices,
+            *plan.notices,
+            *outcomes[0].notices,
+            *outcomes[1].notices,
+            *(() if hydrated.expanded else (_NOT_EXPANDED,)),
+        ),
         timings_ms={**phases.ms, **leg_timings, "total": phases.total_ms()},
     )
+
+
+_NOT_EXPANDED = Degradation(
+    code="expansion_cut", detail="there was no time to follow the graph as far as was asked: related nodes are missing"
+)
 
 
 def _more(request: SearchRequest, over_limit: int, lexical: LegOutcome) -> str | None:

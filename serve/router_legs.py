@@ -6,6 +6,8 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -50,11 +52,11 @@ class RouterLegs:
 
     async def lexical(self, query: LexicalQuery, deadline: float) -> LegAnswer:
         """See `Router.lexical`."""
-        return await self._router.lexical(query, deadline)
+        return await self._router.lexical(replace(query, until_ms=self._until_ms(deadline)), deadline)
 
     async def vector(self, query: VectorQuery, deadline: float) -> LegAnswer:
         """See `Router.vector`."""
-        return await self._router.vector(query, deadline)
+        return await self._router.vector(replace(query, until_ms=self._until_ms(deadline)), deadline)
 
     def max_query_tokens(self, identity: VectorIdentity) -> int | None:
         """Tokens that the embedder of `identity` reads; None where none is configured."""
@@ -84,11 +86,19 @@ class RouterLegs:
             self._cache.popitem(last=False)
         return vector
 
+    def _until_ms(self, deadline: float) -> int:
+        """The deadline on the wall clock: a monotonic one means nothing to the shard's process."""
+        return self._clock.now_ms() + int(1000 * (deadline - self._clock.monotonic()))
+
 
 def _in_thread(embedder: Embedder) -> Callable[[Sequence[str]], Awaitable[Sequence[Vector]]]:
+    # A thread of its own, as there is one batch at a time: it does not wait behind other questions' reading of the store.
+    thread = ThreadPoolExecutor(1, "embed")
+
     async def send(texts: Sequence[str]) -> Sequence[Vector]:
         # The models release the interpreter while they compute, so the event loop goes on.
-        rows: npt.NDArray[np.float32] = await asyncio.to_thread(embedder.embed_query, texts)
+        loop = asyncio.get_running_loop()
+        rows: npt.NDArray[np.float32] = await loop.run_in_executor(thread, embedder.embed_query, texts)
         return list(rows)
 
     return send

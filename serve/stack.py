@@ -97,9 +97,10 @@ def planned_ingress(config: Config, ports: machine.Ports) -> machine.Ingress:
     )
 
 
-def environment_for(ingress: machine.Ingress, run_dir: Path) -> dict[str, str]:
+def environment_for(config: Config, ingress: machine.Ingress, run_dir: Path) -> dict[str, str]:
     """What Ray must be started with for `ingress`."""
-    return ingress_environment(run_dir, ingress.inner, ha_proxy=ingress.ha_proxy)
+    longest_s = max(config.search.deadline_s, config.ingress.bulk_deadline_s)
+    return ingress_environment(run_dir, ingress.inner, ha_proxy=ingress.ha_proxy, longest_s=longest_s)
 
 
 def start_application(config: Config, ingress: machine.Ingress) -> None:

@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
-from cluster.errors import NotFoundError, RaycallError, ReusedKeyError, StaleError, UnavailableError
+from cluster.errors import DeadlineError, NotFoundError, RaycallError, ReusedKeyError, StaleError, UnavailableError
 from cluster.guards import expansion_guard
 from cluster.model.access import Principal
 from cluster.model.ids import derived_id
 from cluster.model.nodes import Node
 from cluster.ports import Clock, GraphStore, Present, Receipt, WriteBatch
+from serve.admission import Lane
 from serve.writing_rules import Command, Op, Result, apply
 
 logger = logging.getLogger(__name__)
@@ -28,10 +31,14 @@ logger = logging.getLogger(__name__)
 BATCH_ROWS = 500
 #: How long an idempotency key is kept.
 RECEIPT_MS = 24 * 3600 * 1000
-#: Seconds that a write waits to be visible; then the answer says that it is not yet.
-VISIBLE_S = 2.0
+#: Seconds that a write may take, and wait to be visible; then the answer says that it is not yet.
+DEADLINE_S = 2.0
+#: Seconds that a request with many commands may take; what is not begun by then is refused.
+BULK_DEADLINE_S = 60.0
 #: Threads that write: one is in a transaction, the next makes ready. The pool of others (queries' vectors) stays free.
 _THREADS = 2
+#: Transactions that wait for a thread. Most requests are refused before by the time that they would wait.
+_MOST_WAITING = 256
 
 
 class WaitFor(StrEnum):
@@ -123,6 +130,29 @@ class _Committed:
     replayed: bool = False
 
 
+class _Turn:
+    """Who comes first: the transaction, which then is waited for, or the end of its time, after which nothing is written."""
+
+    def __init__(self, late: Callable[[], bool]) -> None:
+        self._late = late
+        self._lock = threading.Lock()
+        self._begun = False
+        self._over = False
+
+    def begin(self) -> None:
+        """Called under the store's write lock, before anything is decided; raises DeadlineError when the time is over."""
+        with self._lock:
+            if self._over or (not self._begun and self._late()):
+                raise DeadlineError("the store was busy until the request's time was over: nothing was written; try again")
+            self._begun = True
+
+    def end(self) -> bool:
+        """Ends the time; False when the transaction is under way."""
+        with self._lock:
+            self._over = not self._begun
+            return self._over
+
+
 class Writing:
     """Writes the nodes of one account."""
 
@@ -133,45 +163,96 @@ class Writing:
         store: GraphStore,
         clock: Clock,
         showing: Showing,
-        visible_s: float = VISIBLE_S,
+        deadline_s: float = DEADLINE_S,
+        bulk_deadline_s: float = BULK_DEADLINE_S,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         self._account = account
         self._store = store
         self._clock = clock
         self._showing = showing
-        self._visible_s = visible_s
+        self._deadline_s = deadline_s
+        self._bulk_deadline_s = bulk_deadline_s
         self.new_id = new_id
         self._threads = ThreadPoolExecutor(_THREADS, "writes")
+        # Apart from questions and from each other, so that none keeps the others out.
+        self._lane, self._reads = (
+            Lane(name, clock.monotonic, most=_THREADS, least=_THREADS, most_waiting=_MOST_WAITING)
+            for name in ("writes", "reads")
+        )
 
-    async def read(self, node_id: str, principal: Principal) -> Node:
-        """The node, if `principal` may see it by its id; NotFoundError, in the same words, if not and if there is none."""
-        found: dict[str, Node] = await self._in_thread(self._store.get_nodes, [node_id], expansion_guard(principal))
+    def deadline(self, timeout_s: float | None = None, *, many: bool = False) -> float:
+        """When a request that arrives now must be answered, on the clock: after `timeout_s`, but no later than they all."""
+        most = self._bulk_deadline_s if many else self._deadline_s
+        return self._clock.monotonic() + min(most, most if timeout_s is None else timeout_s)
+
+    def seconds_left(self, deadline: float) -> float:
+        """Seconds until `deadline`, 0 or more."""
+        return max(0.0, deadline - self._clock.monotonic())
+
+    async def read(self, node_id: str, principal: Principal, deadline: float | None = None) -> Node:
+        """The node, if `principal` may see it by its id; NotFoundError, in the same words, if not and if there is none.
+
+        Raises OverloadedError or DeadlineError when it cannot be read by the `deadline` (None: it arrives now).
+        """
+        deadline = self.deadline() if deadline is None else deadline
+        guard = expansion_guard(principal)
+
+        async def reading() -> dict[str, Node]:
+            async with asyncio.timeout(self.seconds_left(deadline)):
+                return await asyncio.to_thread(self._store.get_nodes, [node_id], guard)
+
+        try:
+            found = await self._reads.run(deadline, reading)
+        except TimeoutError as error:
+            raise DeadlineError("the node could not be read in time; try again") from error
         if node_id not in found:
             raise NotFoundError(f"no node of that id that this key may read: {node_id[:100]!r}", field="id")
         return found[node_id]
 
-    async def one(self, command: Command, principal: Principal, wait_for: WaitFor, once: Once | None = None) -> Written:
+    async def one(
+        self,
+        command: Command,
+        principal: Principal,
+        wait_for: WaitFor,
+        once: Once | None = None,
+        deadline: float | None = None,
+    ) -> Written:
         """Does `command`, durably; raises what it was refused for, and nothing is written then.
+
+        Raises OverloadedError or DeadlineError when it cannot be begun by its `deadline` (see there; None: it arrives now).
 
         Of a request that carries an idempotency key, `once`, the first success counts for RECEIPT_MS: later ones are answered
         the same and do nothing, whatever happened in between. Raises ReusedKeyError for another request with that key.
         """
-        projects = await self._in_thread(self._projects, principal)
-        committed: _Committed = await self._in_thread(self._commit, [command], principal, projects, once, None)
+        deadline = self.deadline() if deadline is None else deadline
+        turn = self._turn(deadline)
+
+        def work() -> _Committed:
+            return self._commit([command], principal, self._projects(principal), once, None, turn)
+
+        committed = await self._lane.run(deadline, lambda: self._by(deadline, turn, work))
         (outcome,) = committed.outcomes
         if outcome.error is not None:
             raise outcome.error
-        shown = await self._wait(committed.revision, {outcome.project or ""}, wait_for)
+        shown = await self._wait(committed.revision, {outcome.project or ""}, wait_for, deadline)
         return Written(outcomes=((1, outcome),), shown=shown, replayed=committed.replayed)
 
-    async def many(self, rows: Iterable[Row], principal: Principal, wait_for: WaitFor, once: Once | None = None) -> Written:
+    async def many(
+        self,
+        rows: Iterable[Row],
+        principal: Principal,
+        wait_for: WaitFor,
+        once: Once | None = None,
+        deadline: float | None = None,
+    ) -> Written:
         """Does the commands of `rows` in their order, some hundred a transaction; one that is refused takes no other along.
 
-        When the store fails, the rest is not tried and says so. With `once`, a transaction that was committed by an earlier
-        request of that key is answered as it was then, and the others are done now: a request that was cut off in the middle is
-        sent again. Raises ReusedKeyError, with nothing written, for another request with that key.
+        When the store fails, or the time is over, the rest is not tried and says so. With `once`, a transaction that was
+        committed by an earlier request of that key is answered as it was then, and the others are done now: a request that was
+        cut off in the middle is sent again. Raises ReusedKeyError, with nothing written, for another request with that key.
         """
+        deadline = self.deadline(many=True) if deadline is None else deadline
         projects = await self._in_thread(self._projects, principal)
         batches = batched(rows)
         outcomes: list[tuple[int, Outcome]] = []
@@ -180,14 +261,14 @@ class Writing:
             batch = await self._in_thread(next, batches, None)
             if batch is None:
                 break
-            committed, down = await self._in_thread(self._commit_rows, batch, principal, projects, once, part, down)
+            committed, down = await self._commit_rows(batch, principal, projects, once, part, down, deadline)
             outcomes += zip((row.line for row in batch), committed.outcomes, strict=True)
             replayed = replayed and committed.replayed
             if committed.revision > revision:
                 revision = committed.revision
                 self._showing.soon(revision)
         touched = {outcome.project for _, outcome in outcomes if outcome.project is not None}
-        shown = await self._wait(revision, touched, wait_for)
+        shown = await self._wait(revision, touched, wait_for, min(deadline, self.deadline()))
         written = Written(outcomes=tuple(outcomes), shown=shown, replayed=replayed and bool(outcomes))
         logger.info("written in bulk", extra={"action": "bulk_written", "key_id": principal.key_id, "counts": written.counts})
         return written
@@ -197,16 +278,29 @@ class Writing:
         known = registered | set(self._showing.projects())
         return frozenset(known if principal.projects is None else known & principal.projects)
 
-    async def _wait(self, revision: int, projects: Collection[str], wait_for: WaitFor) -> Shown | None:
+    async def _wait(self, revision: int, projects: Collection[str], wait_for: WaitFor, deadline: float) -> Shown | None:
         if wait_for is WaitFor.VISIBLE:
-            return await self._showing.shown(revision, projects, self._visible_s)
+            return await self._showing.shown(revision, projects, self.seconds_left(deadline))
         self._showing.soon(revision)
         return None
 
     async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
-    def _commit_rows(
+    def _turn(self, deadline: float) -> _Turn:
+        return _Turn(lambda: self._clock.monotonic() >= deadline)
+
+    async def _by(self, deadline: float, turn: _Turn, work: Callable[[], _Committed]) -> _Committed:
+        """What `work` gives in a thread; DeadlineError, and nothing is written, when its turn has not come by the deadline."""
+        task = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        await asyncio.wait({task}, timeout=self.seconds_left(deadline))
+        if not task.done() and turn.end():
+            task.add_done_callback(_forget)
+            raise DeadlineError("the store was busy until the request's time was over: nothing was written; try again")
+        # A transaction under way ends soon, and whether it was committed is no guess then.
+        return await task
+
+    async def _commit_rows(
         self,
         batch: Sequence[Row],
         principal: Principal,
@@ -214,13 +308,15 @@ class Writing:
         once: Once | None,
         part: int,
         down: UnavailableError | None,
+        deadline: float,
     ) -> tuple[_Committed, UnavailableError | None]:
-        """The outcomes of `batch`, and the failure of the store that makes trying on useless."""
+        """The outcomes of `batch`, and why trying on is useless: the store fails, or the time is over."""
         commands = [row.command for row in batch if row.command is not None]
-        committed = _Committed()
+        committed, turn = _Committed(), self._turn(deadline)
+        work = partial(self._commit, commands, principal, projects, once, part, turn)
         if down is None and (commands or once is not None):
             try:
-                committed = self._commit(commands, principal, projects, once, part)
+                committed = await self._lane.run(deadline, lambda: self._by(deadline, turn, work))
             except UnavailableError as error:
                 down = error
             except RaycallError as error:
@@ -237,7 +333,13 @@ class Writing:
         return committed, down
 
     def _commit(
-        self, commands: Sequence[Command], principal: Principal, projects: frozenset[str], once: Once | None, part: int | None
+        self,
+        commands: Sequence[Command],
+        principal: Principal,
+        projects: frozenset[str],
+        once: Once | None,
+        part: int | None,
+        turn: _Turn,
     ) -> _Committed:
         """One transaction. No two commands name the same node, and only deletions follow a deletion: see `batched`.
 
@@ -248,6 +350,7 @@ class Writing:
         committed = _Committed()
 
         def decide(present: Present) -> WriteBatch | None:
+            turn.begin()
             known = present.receipt
             committed.replayed = known is not None and known.expires_at > now
             if known is not None and once is not None and committed.replayed:
@@ -310,6 +413,12 @@ def _decided(
             Outcome(op=command.op, id=command.id, project=change.node.project, result=change.result, revision=revision)
         )
     return outcomes, written, deleted
+
+
+def _forget(task: asyncio.Future[_Committed]) -> None:
+    """Whoever waited for `task` was told that nothing is written."""
+    if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, DeadlineError):
+        logger.error("a write that was given up failed", exc_info=error, extra={"action": "write_given_up"})
 
 
 def _failed(command: Command, error: RaycallError) -> Outcome:

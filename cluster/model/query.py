@@ -72,6 +72,8 @@ class LexicalQuery:
     #: What the asked shard itself gave as its part of `statistics`, so that it sees when its rows have changed since.
     own_statistics: TermStatistics | None = None
     statistics_mode: Statistics = Statistics.VISIBLE
+    #: Milliseconds since the epoch after which nobody waits for the answer: a shard does not begin with it then.
+    until_ms: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,8 @@ class VectorQuery:
     guard: Guard
     pins: Pins
     k: int
+    #: See `LexicalQuery.until_ms`.
+    until_ms: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

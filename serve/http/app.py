@@ -66,7 +66,7 @@ def create_app(service: Service) -> FastAPI:
         responses={**description.example({"ok": True}, "Done"), **description.problems(401)},
     )
     if service.writing is not None:
-        for method, path, handler, documentation in NodeRoutes(service.writing, service.limits.body_bytes).all():
+        for method, path, handler, documentation in NodeRoutes(service.writing, service.limits.body_bytes, service.lag_s).all():
             _add_keyed(app, service, method, path, handler, **documentation)
     return app
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import re
 from collections.abc import AsyncGenerator, Sequence
@@ -10,7 +12,7 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
-from cluster.errors import MalformedError, MediaTypeError, TooLargeError
+from cluster.errors import DeadlineError, MalformedError, MediaTypeError, TooLargeError
 from serve.question import clean_surrogates
 
 #: Largest body, in bytes.
@@ -30,20 +32,33 @@ _STRING_OR_SIGN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{},]', re.DOTALL)
 JSON_TYPES = ("application/json",)
 
 
-async def read_json(request: Request, max_bytes: int = MAX_BODY_BYTES, types: Sequence[str] = JSON_TYPES) -> Any:
+async def read_json(
+    request: Request, max_bytes: int = MAX_BODY_BYTES, types: Sequence[str] = JSON_TYPES, within_s: float | None = None
+) -> Any:
     """The body's value. Numbers that are not finite come as float NaN or infinity, for the field's own check to name.
 
     Raises MediaTypeError (415: another content type than `types`, a charset other than UTF-8, a content encoding),
     TooLargeError (413, without reading further), MalformedError (400: not UTF-8, not JSON, a key twice in one object, nested
-    deeper than 64, more than 1,000 values).
+    deeper than 64, more than 1,000 values), DeadlineError (504) when it is not complete after `within_s` seconds.
     """
-    return parse_json(await read_bytes(request, max_bytes, types))
+    return parse_json(await read_bytes(request, max_bytes, types, within_s))
 
 
-async def read_bytes(request: Request, max_bytes: int, types: Sequence[str]) -> bytes:
+async def read_bytes(request: Request, max_bytes: int, types: Sequence[str], within_s: float | None = None) -> bytes:
     """The body as it is, with the refusals of `read_json` that need no look into it; the first of `types` is recommended."""
-    chunks = [chunk async for chunk in read_chunks(request, max_bytes, types)]
+    async with in_time(within_s):
+        chunks = [chunk async for chunk in read_chunks(request, max_bytes, types)]
     return b"".join(chunks)
+
+
+@contextlib.asynccontextmanager
+async def in_time(within_s: float | None) -> AsyncGenerator[None, None]:
+    """Raises DeadlineError when the body that is read inside is not complete after `within_s` seconds."""
+    try:
+        async with asyncio.timeout(within_s):
+            yield
+    except TimeoutError as error:
+        raise DeadlineError("the request's time was over before its body was complete") from error
 
 
 def parse_json(raw: bytes) -> Any:

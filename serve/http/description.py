@@ -9,6 +9,7 @@ from pydantic.json_schema import models_json_schema
 from serve.http.errors import PROBLEM_TYPE
 from serve.http.nodes_schemas import BulkAnswer, NodeBody, NodePatch, NodeView, WriteAnswer
 from serve.http.schemas import Problem, SearchAnswer, SearchBody
+from serve.http.timing import TIMEOUT_PARAMETER
 
 TITLE = "Raycall"
 DESCRIPTION = """Guarded hybrid retrieval: BM25 and vectors, fused, with a statement of what was left out.
@@ -113,6 +114,7 @@ _PROBLEMS = {
     429: "Too many requests are waiting",
     500: "A fault of the server; its log names it by `query_id`",
     503: "A needed part is down; try again",
+    504: "The question's time was over before its hits were read",
 }
 
 
@@ -143,7 +145,7 @@ def search_documentation() -> dict[str, Any]:
         "tags": ["search"],
         "summary": "Ask a question",
         "description": "Hits, best first, with a disclosure. `Accept: text/plain` gives the text form for agents.",
-        "openapi_extra": {"requestBody": body},
+        "openapi_extra": {"requestBody": body, "parameters": [TIMEOUT_PARAMETER]},
         "responses": {
             200: {"description": "Hits and their disclosure, possibly none", "content": answer},
             **problems(*_PROBLEMS),

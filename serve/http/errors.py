@@ -11,14 +11,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cluster.errors import RaycallError, StaleError
+from cluster.errors import OverloadedError, RaycallError, StaleError
 from serve.question import clean_surrogates
 
 logger = logging.getLogger(__name__)
 
 PROBLEM_TYPE = "application/problem+json"
 QUERY_ID_HEADER = "x-raycall-query-id"
-#: Seconds after which a client may try again, for 429 and 503.
+#: Seconds after which a client may try again, for 503, and for 429 where nothing is known of the queue.
 RETRY_AFTER_S = 1
 
 _ROUTING = {
@@ -36,8 +36,9 @@ def problem(
     field: str | None = None,
     query_id: str | None = None,
     revision: int | None = None,
+    retry_after_s: int = RETRY_AFTER_S,
 ) -> Response:
-    """A problem+json response; `field`, `query_id` and `revision` appear when they are given."""
+    """A problem+json response; `field`, `query_id` and `revision` appear when they are given, and a time where one may help."""
     body: dict[str, Any] = {
         "type": f"urn:raycall:error:{code}",
         "title": title,
@@ -55,7 +56,7 @@ def problem(
     if status == HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = 'Bearer realm="raycall"'
     if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
-        headers["retry-after"] = str(RETRY_AFTER_S)
+        headers["retry-after"] = str(retry_after_s)
     return Response(orjson.dumps(body), status_code=status, media_type=PROBLEM_TYPE, headers=headers)
 
 
@@ -74,6 +75,7 @@ def problem_of(error: Exception, query_id: str | None = None) -> Response:
             field=error.field,
             query_id=query_id,
             revision=error.revision if isinstance(error, StaleError) else None,
+            retry_after_s=error.retry_after_s if isinstance(error, OverloadedError) else RETRY_AFTER_S,
         )
     logger.error("request failed", exc_info=error, extra={"action": "request_failed", "query_id": query_id})
     return problem(

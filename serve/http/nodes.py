@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any
 
@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from cluster.errors import OverloadedError, UsageError
 from cluster.model.access import Principal
-from serve.http.body import parse_json, read_bytes
+from serve.http.body import in_time, parse_json, read_bytes
 from serve.http.errors import PROBLEM_TYPE
 from serve.http.nodes_body import (
     NDJSON_TYPES,
@@ -27,6 +27,7 @@ from serve.http.nodes_body import (
 )
 from serve.http.nodes_schemas import BULK_EXAMPLE, bulk_as_json, node_as_json, status_of, written_as_json
 from serve.http.routes import Handler, json_response
+from serve.http.timing import TIMEOUT_HEADER, TIMEOUT_PARAMETER, read_timeout
 from serve.writing import Writing, Written
 from serve.writing_fields import refuse_unknown
 from serve.writing_rules import Command
@@ -42,14 +43,15 @@ NODES, NODE, BULK = "/v1/nodes", "/v1/nodes/{id}", "/v1/nodes/bulk"
 class NodeRoutes:
     """The handlers over one `Writing`."""
 
-    def __init__(self, writing: Writing, body_bytes: int) -> None:
+    def __init__(self, writing: Writing, body_bytes: int, lag_s: Callable[[], float]) -> None:
         self._writing = writing
         self._body_bytes = body_bytes
+        self._lag_s = lag_s
         self._bulk = 0
 
     def all(self) -> Iterable[tuple[str, str, Handler, dict[str, Any]]]:
         """(method, path, handler, documentation) of each."""
-        yield "POST", BULK, self.bulk, _documentation("Write many nodes", "BulkAnswer", 200, BULK_REQUEST, "400 413 429")
+        yield "POST", BULK, self.bulk, _documentation("Write many nodes", "BulkAnswer", 200, BULK_REQUEST, "400 413")
         yield "POST", NODES, self.create, _documentation("Create or replace a node", "WriteAnswer", 201, _json("NodeBody"))
         yield "GET", NODE, self.read, _documentation("Read a node", "NodeView", 200, None)
         yield "PATCH", NODE, self.patch, _documentation("Change a node", "WriteAnswer", 200, _json("NodePatch", PATCH_TYPES))
@@ -57,29 +59,34 @@ class NodeRoutes:
 
     async def create(self, request: Request, principal: Principal, _query_id: str) -> Response:
         """POST /v1/nodes."""
-        raw = await read_bytes(request, self._body_bytes, _JSON_TYPES)
-        return await self._write(upsert_of(parse_json(raw), request, self._writing.new_id), raw, request, principal)
+        deadline = self._deadline(request)
+        raw = await read_bytes(request, self._body_bytes, _JSON_TYPES, self._writing.seconds_left(deadline))
+        command = upsert_of(parse_json(raw), request, self._writing.new_id)
+        return await self._write(command, raw, request, principal, deadline)
 
     async def read(self, request: Request, principal: Principal, _query_id: str) -> Response:
         """GET /v1/nodes/{id}."""
         refuse_unknown(request.query_params, ())
-        node = await self._writing.read(_id(request), principal)
+        node = await self._writing.read(_id(request), principal, self._deadline(request))
         return json_response(node_as_json(node, principal), _tag(node.revision))
 
     async def patch(self, request: Request, principal: Principal, _query_id: str) -> Response:
         """PATCH /v1/nodes/{id}."""
-        raw = await read_bytes(request, self._body_bytes, PATCH_TYPES)
-        return await self._write(patch_of(_id(request), parse_json(raw), request), raw, request, principal)
+        deadline = self._deadline(request)
+        raw = await read_bytes(request, self._body_bytes, PATCH_TYPES, self._writing.seconds_left(deadline))
+        return await self._write(patch_of(_id(request), parse_json(raw), request), raw, request, principal, deadline)
 
     async def delete(self, request: Request, principal: Principal, _query_id: str) -> Response:
         """DELETE /v1/nodes/{id}."""
+        deadline = self._deadline(request)
         async for chunk in request.stream():
             if chunk:
                 raise UsageError("a deletion has no body; the revision is in If-Match")
-        return await self._write(delete_of(_id(request), request), b"", request, principal)
+        return await self._write(delete_of(_id(request), request), b"", request, principal, deadline)
 
     async def bulk(self, request: Request, principal: Principal, _query_id: str) -> Response:
         """POST /v1/nodes/bulk."""
+        deadline = self._deadline(request, many=True)
         wait_for = read_wait_for(request)
         for name in ("if-match", "if-none-match"):
             if name in request.headers:
@@ -88,17 +95,22 @@ class NodeRoutes:
             raise OverloadedError(f"{MAX_BULK_REQUESTS} requests with many rows are being written; try again")
         self._bulk += 1
         try:
-            with closing(await read_lines(request)) as spooled:
+            async with in_time(self._writing.seconds_left(deadline)):
+                lines = await read_lines(request)
+            with closing(lines) as spooled:
                 once = read_once(request, spooled.hash)
                 rows = spooled.rows(self._writing.new_id)
-                written = await self._writing.many(rows, principal, wait_for, once)
+                written = await self._writing.many(rows, principal, wait_for, once, deadline)
         finally:
             self._bulk -= 1
         return json_response(await asyncio.to_thread(bulk_as_json, written), _replayed(written))
 
-    async def _write(self, command: Command, raw: bytes, request: Request, principal: Principal) -> Response:
+    def _deadline(self, request: Request, *, many: bool = False) -> float:
+        return self._writing.deadline(read_timeout(request), many=many) - self._lag_s()
+
+    async def _write(self, command: Command, raw: bytes, request: Request, principal: Principal, deadline: float) -> Response:
         once = read_once(request, hash_of(raw))
-        written = await self._writing.one(command, principal, read_wait_for(request), once)
+        written = await self._writing.one(command, principal, read_wait_for(request), once, deadline)
         ((_, outcome),) = written.outcomes
         response = json_response(written_as_json(written), {**_tag(outcome.revision), **_replayed(written)})
         response.status_code = status_of(outcome)
@@ -146,6 +158,7 @@ _PARAMETERS: dict[str, dict[str, Any]] = {
         "description": "durable: answered when it is on the disk. visible: when every answer shows it, or the time is over.",
     },
     "If-Match": {"name": "If-Match", "in": "header", "schema": {"type": "string"}, "example": '"41"'},
+    TIMEOUT_HEADER: TIMEOUT_PARAMETER,
     "Idempotency-Key": {
         "name": "Idempotency-Key",
         "in": "header",
@@ -166,6 +179,7 @@ _STATUSES = {
     429: "Too many requests are waiting",
     500: "A fault of the server; its log names it by `query_id`",
     503: "The store is down; try again",
+    504: "The request's time was over before it was begun: nothing was written",
 }
 
 
@@ -180,9 +194,9 @@ def _documentation(
     summary: str, model: str, status: int, body: dict[str, Any] | None, more: str = "400 403 409 413 415 422"
 ) -> dict[str, Any]:
     reads, many = model == "NodeView", model == "BulkAnswer"
-    names = ([] if many or status == 201 else ["id"]) + ([] if reads else ["wait_for", "Idempotency-Key"])
+    names = ([] if many or status == 201 else ["id"]) + ([] if reads else ["wait_for", "Idempotency-Key"]) + [TIMEOUT_HEADER]
     names += [] if reads or many else ["If-Match"]
-    statuses = {401, 500, 503, *([404] if not many else [415, 422]), *(map(int, more.split()) if not reads else [])}
+    statuses = {401, 429, 500, 503, 504, *([404] if not many else [415, 422]), *(map(int, more.split()) if not reads else [])}
     problem = {PROBLEM_TYPE: {"schema": {"$ref": _REFERENCE.format("Problem")}}}
     answers: dict[int | str, dict[str, Any]] = {
         code: {"description": _STATUSES[code], "content": problem} for code in sorted(statuses)

@@ -15,10 +15,13 @@ from starlette.responses import Response
 
 from cluster.errors import UsageError
 from cluster.model.access import Principal
+from cluster.model.query import Answer
+from serve.admission import Lane
 from serve.explanation import plain
 from serve.http.body import MAX_BODY_BYTES, read_json
 from serve.http.errors import QUERY_ID_HEADER, problem_of
 from serve.http.schemas import read_question, refuse_unknown
+from serve.http.timing import clamped_notice, read_timeout
 from serve.keys import Keys
 from serve.question import clean_surrogates
 from serve.render import TEXT_BUDGET, to_json, to_text
@@ -45,6 +48,10 @@ class Service:
     #: What GET /v1/status says to a principal: JSON values. May be a coroutine function.
     status: Callable[[Principal], dict[str, Any] | Awaitable[dict[str, Any]]]
     limits: Limits = field(default_factory=Limits)
+    #: Through which questions go; None: as many at once as come.
+    questions: Lane | None = None
+    #: Seconds that a request waited before it was seen.
+    lag_s: Callable[[], float] = float
     #: None: nothing is written here, and there are no routes of nodes.
     writing: Writing | None = None
 
@@ -81,9 +88,18 @@ def search_handler(service: Service) -> Handler:
     """POST /v1/search."""
 
     async def search(request: Request, principal: Principal, query_id: str) -> Response:
+        timeout_s = read_timeout(request)
+        deadline = service.retrieval.deadline(timeout_s) - service.lag_s()
         _refuse_parameters(request)
-        question = read_question(await read_json(request, service.limits.body_bytes))
-        answer = await service.retrieval.search(question.request, principal, query_id=query_id, notices=question.notices)
+        question = read_question(
+            await read_json(request, service.limits.body_bytes, within_s=service.retrieval.seconds_left(deadline))
+        )
+        notices = (*clamped_notice(timeout_s, service.retrieval.deadline_s), *question.notices)
+
+        def answering() -> Awaitable[Answer]:
+            return service.retrieval.search(question.request, principal, query_id=query_id, notices=notices, deadline=deadline)
+
+        answer = await (answering() if service.questions is None else service.questions.run(deadline, answering))
         if prefers_text(request.headers.get("accept", "")):
             text = to_text(answer, service.limits.text_characters)
             return Response(text.encode("utf-8", "replace"), media_type="text/plain; charset=utf-8", headers=_VARY)

@@ -15,6 +15,7 @@ from cluster.graph.memory import MemoryGraphStore
 from cluster.model.access import Principal, Role
 from cluster.model.nodes import Node
 from cluster.ports import WriteBatch
+from serve.admission import Lane
 from serve.http.app import Service, create_app
 from serve.keys import Keys
 from serve.retrieval import Retrieval
@@ -59,7 +60,12 @@ class Front:
 
 
 def make_front(
-    *nodes: Node, status: Callable[[Principal], dict[str, Any] | Awaitable[dict[str, Any]]] | None = None, **legs: Any
+    *nodes: Node,
+    status: Callable[[Principal], dict[str, Any] | Awaitable[dict[str, Any]]] | None = None,
+    questions: Lane | None = None,
+    deadline_s: float = 0.2,
+    lag_s: Callable[[], float] = float,
+    **legs: Any,
 ) -> Front:
     """An application that serves `nodes`; further arguments are those of `FakeLegs`."""
     store = MemoryGraphStore(account=ACCOUNT)
@@ -67,12 +73,14 @@ def make_front(
     clock = ManualClock()
     keys = Keys(account=ACCOUNT, store=store, clock=clock)
     fake = FakeLegs(store, **legs)
-    retrieval = Retrieval(account=ACCOUNT, store=store, legs=fake, clock=clock, deadline_s=0.2)
+    retrieval = Retrieval(account=ACCOUNT, store=store, legs=fake, clock=clock, deadline_s=deadline_s)
     showing = FakeShowing(fake.manifests)
     service = Service(
         retrieval=retrieval,
         keys=keys,
         status=status or (lambda principal: {"key": principal.key_id}),
+        questions=questions,
+        lag_s=lag_s,
         writing=make_writing(store, clock, showing),
     )
     return Front(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -137,3 +138,15 @@ def test_partitions_are_asked_together_and_one_by_one_when_that_fails() -> None:
     assert alone.ids and not any(node_id.startswith("together-") for node_id in alone.ids)
     assert (alone.asked, alone.answered) == (2, 2)
     assert len(made) >= 2
+
+
+def test_a_question_that_nobody_waits_for_any_more_is_not_begun(parts: Parts) -> None:
+    holder: Any = parts
+    shard = LexicalShard(holder, analyse, choose_terms, now_s=lambda: 5.0)
+    questions = [replace(question(f"word{until}"), until_ms=until) for until in (4_999, 5_000, 5_001)]
+    assert [found.documents for found in shard.statistics(questions)] == [0, 0, 100]
+    late, just_late, answered = shard.search(questions)
+    assert set(parts.part.counted) == {"word5001"}
+    assert answered.ids and not late.ids and not just_late.ids
+    assert {failure.code for failure in late.failures} == {"deadline_exceeded"}
+    assert (late.asked, late.answered) == (2, 0)

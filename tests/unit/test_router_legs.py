@@ -3,16 +3,20 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from actors.router import Router, RouterSettings
 from cluster.errors import EmbedderError
+from cluster.model.guard import All
 from cluster.model.manifest import VectorIdentity
+from cluster.model.query import LexicalQuery, VectorQuery
 from cluster.storage import GenerationStore
 from jobs.setup import SystemClock
 from serve.router_legs import RouterLegs
+from tests.support.clock import ManualClock
 from tests.unit.test_build import FIRST, TARGET, Embedder
 
 
@@ -86,3 +90,23 @@ def test_the_tokens_that_a_model_reads_are_those_of_its_embedder(tmp_path: Path)
     legs = make_legs(tmp_path, Embedder(FIRST))
     assert legs.max_query_tokens(FIRST) == Embedder(FIRST).max_tokens
     assert legs.max_query_tokens(TARGET) is None
+
+
+async def test_a_question_goes_to_the_shards_with_the_time_until_which_somebody_waits() -> None:
+    asked: list[LexicalQuery | VectorQuery] = []
+
+    class Spy:
+        async def lexical(self, query: LexicalQuery, _deadline: float) -> None:
+            asked.append(query)
+
+        async def vector(self, query: VectorQuery, _deadline: float) -> None:
+            asked.append(query)
+
+    clock = ManualClock(now_ms=1_000_000)
+    clock.advance(50.0)
+    spy: Any = Spy()
+    legs = RouterLegs(spy, (), clock, max_batch=8, embed_timeout_s=5)
+    await legs.lexical(LexicalQuery(text="x", guard=All(()), pins={}, k=1), clock.monotonic() + 1.5)
+    vector = np.ones(TARGET.dimensions, np.float32)
+    await legs.vector(VectorQuery(vector=vector, identity=TARGET, guard=All(()), pins={}, k=1), clock.monotonic() - 1.0)
+    assert [query.until_ms for query in asked] == [1_051_500, 1_049_000]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -126,3 +127,13 @@ def test_questions_of_equal_guards_are_scanned_together() -> None:
     guards = [In("project", ("main",)), In("project", ("main",)), In("project", ("docs",))]
     shard.search([VectorQuery(vector=vector, identity=IDENTITY, guard=one, pins={"main": "g1"}, k=3) for one in guards])
     assert part.asked == [(2, 3), (1, 3)]
+
+
+def test_a_question_that_nobody_waits_for_any_more_is_not_begun() -> None:
+    part = Part({"a": 1.0})
+    shard = VectorShard(Holder({"main/b0": part}), now_s=lambda: 5.0)  # type: ignore[arg-type]
+    ask = VectorQuery(vector=np.ones(1, np.float32), identity=IDENTITY, guard=All(()), pins={"main": "g1"}, k=3)
+    given = shard.search([replace(ask, until_ms=until) for until in (5_001, 5_000, None, 1)])
+    assert part.asked == [(2, 3)]
+    assert [answer.ids for answer in given] == [("a",), (), ("a",), ()]
+    assert [[failure.code for failure in answer.failures] for answer in given[1::2]] == [["deadline_exceeded"]] * 2

@@ -21,7 +21,7 @@ from cluster.model.manifest import Manifest
 from cluster.storage import GenerationStore
 from jobs.model import CALLS
 from jobs.pending import pending_changes
-from jobs.setup import SystemClock, generations_root, open_store
+from jobs.setup import SystemClock, first_and_target, generations_root, open_store
 from jobs.walk import default_project, walk
 from serve import machine
 from serve.client import connect
@@ -282,6 +282,7 @@ def _stay(config: Config, stack: Any) -> None:
         generations=GenerationStore(generations_root(config)),
         start=lambda project: stack.refine_in_background(config, project),
         clock=SystemClock(),
+        target=first_and_target(config, threads=1, timeout_s=config.embed.timeout_s)[1].identity,
         pending=partial(pending_changes, store),
         revision=store.revision,
         most_changes=config.delta.max_rows,

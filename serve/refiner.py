@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cluster.errors import RaycallError
+from cluster.model.manifest import VectorIdentity
 from cluster.ports import Clock
 from cluster.storage import GenerationStore
 
@@ -30,11 +31,17 @@ class Task(Protocol):
 
 @dataclass(slots=True)
 class Refiner:
-    """Decides what to refine next; `start` runs the refinement of a project, whose result is its new manifest or None."""
+    """Decides what to refine next; `start` runs the refinement of a project, whose result is its new manifest or None.
+
+    A task costs a second of CPU before it finds out that there is nothing to do. A start with many projects would spend it on
+    each, beside the first questions; so what a manifest shows to be complete is not handed out.
+    """
 
     generations: GenerationStore
     start: Callable[[str], Task]
     clock: Clock
+    #: The vectors that every project is to have.
+    target: VectorIdentity
     #: (project, revision, most) -> changes of the project after that revision, counted up to `most`.
     pending: Callable[[str, int, int], int]
     #: The store's revision.
@@ -51,6 +58,9 @@ class Refiner:
     #: project -> the store's revision when its last build started: what came before needs no other one.
     _built: dict[str, int] = field(default_factory=dict)
     _started_at: int = 0
+    #: project -> (the revision since which, the store's revision up to which) few changes were counted. Counting reads every
+    #: node that any project wrote in between, so that a server at rest with many projects would count all the time.
+    _counted: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def step(self) -> None:
         """Looks after the running refinement and starts the next; to be called again and again."""
@@ -80,7 +90,20 @@ class Refiner:
         except RaycallError:
             # The router has said so already; there is nothing here to refine.
             return False
-        return served is not None and (self._settled.get(project) != served or self._outgrown(project, served))
+        if served is None:
+            return False
+        if self._settled.get(project) != served and self._complete(project, served):
+            self._settled[project] = served
+        return self._settled.get(project) != served or self._outgrown(project, served)
+
+    def _complete(self, project: str, served: str) -> bool:
+        """Whether every row of the served generation has its vector of the target."""
+        try:
+            manifest = self.generations.manifest(project, served)
+        except RaycallError:
+            # Whoever refines it says what is wrong with it.
+            return False
+        return manifest.identity == self.target and manifest.vectors == manifest.rows
 
     def _outgrown(self, project: str, served: str) -> bool:
         """Whether so much was written since the served generation was built that it should be built again."""
@@ -90,12 +113,17 @@ class Refiner:
         self._next_count[project] = now + COUNT_EVERY_S
         try:
             since = max(self.generations.manifest(project, served).watermark, self._built.get(project, 0))
+            state = (since, self.revision())
+            if self._counted.get(project) == state:
+                return False
             changes = self.pending(project, since, self.most_changes)
         except RaycallError as error:
             extra = {"action": "changes_not_counted", "project": project}
             log.warning("what was written could not be counted: %s", error.detail, extra=extra)
             return False
-        if changes > self.most_changes:
+        if changes <= self.most_changes:
+            self._counted[project] = state
+        else:
             log.info("many changes; building anew", extra={"action": "build_due", "project": project})
         return changes > self.most_changes
 

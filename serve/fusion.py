@@ -96,18 +96,16 @@ def _weighted(bm25: dict[str, float] | None, cosine: dict[str, float] | None, me
     vector_weight = VECTOR_WEIGHT if bm25 is not None else 1.0
     bm25, cosine = bm25 or {}, cosine or {}
     scaled = _over_max(bm25) if method is Fusion.WEIGHTED_MAX else _min_max(bm25)
-    fused = [
-        Candidate(
-            node_id,
-            vector_weight * cosine.get(node_id, 0.0) + lexical_weight * scaled.get(node_id, 0.0),
-            cosine.get(node_id),
-            bm25.get(node_id),
-            scaled.get(node_id),
-        )
+    # What `order_key` says, once a candidate and without a call for it: tuples are sorted in C, and there are up to 200.
+    keyed = [
+        (-(vector_weight * cosine.get(node_id, 0.0) + lexical_weight * scaled.get(node_id, 0.0)), node_id not in bm25, node_id)
         for node_id in bm25.keys() | cosine.keys()
     ]
-    fused.sort(key=lambda item: order_key(item, method))
-    return fused
+    keyed.sort()
+    return [
+        Candidate(node_id, -negative, cosine.get(node_id), bm25.get(node_id), scaled.get(node_id))
+        for negative, _, node_id in keyed
+    ]
 
 
 def _min_max(scores: Mapping[str, float]) -> dict[str, float]:

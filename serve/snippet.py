@@ -12,7 +12,6 @@ import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from cluster.model.nodes import Node
@@ -243,11 +242,7 @@ _Found: TypeAlias = tuple[int, int, int]
 def _find(folded: _Folded, words: QueryWords) -> list[_Found]:
     """The first `_PER_WORD` places of each of `words`, by start."""
     stop = len(folded.text)
-    found = [
-        (start, end, number)
-        for number, word in enumerate(words)
-        for start, end in islice(_places(folded, word, 0, stop), _PER_WORD)
-    ]
+    found = [place for number, word in enumerate(words) for place in _places(folded, word, number, (0, stop), _PER_WORD)]
     found.sort()
     return found
 
@@ -263,36 +258,37 @@ def _inside(folded: _Folded, words: QueryWords, found: Sequence[_Found], start: 
     open_words = {number for number, count in enumerate(counts) if count >= _PER_WORD and last[number] < stop}
     places = [place for place in found if start <= place[0] < stop and place[2] not in open_words]
     for number in open_words:
-        places += [(first, end, number) for first, end in _places(folded, words[number], start, stop)]
+        places += _places(folded, words[number], number, (start, stop), stop - start)
     places.sort()
     return places
 
 
-def _places(folded: _Folded, word: _Word, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Start and end of each place of `word` that begins in text[start:stop]."""
-    text, haystack, starts, _ = folded
-    if starts is not None:
-        start, stop = bisect_left(starts, start), bisect_left(starts, stop)
-    needle, spaced, separators = word.text, word.spaced, _SEPARATORS
+def _places(folded: _Folded, word: _Word, number: int, within: tuple[int, int], most: int) -> list[_Found]:
+    """The first `most` places of `word`, the one with that number, that begin in text[within]. The hot loop of a passage."""
+    text, haystack, starts, ends = folded
+    start, stop = within if starts is None else (bisect_left(starts, within[0]), bisect_left(starts, within[1]))
+    needle, spaced, separators, size = word.text, word.spaced, _SEPARATORS, len(text)
     length = len(needle)
     limit = stop - 1 + length
+    places: list[_Found] = []
     at = haystack.find(needle, start, limit)
-    while at >= 0:
+    while at >= 0 and len(places) < most:
         first = at if starts is None else starts[at]
         if not spaced or first == 0 or text[first - 1] in separators or _is_border(text[first - 1 : first + 2]):
-            end = _match_end(folded, at + length, word)
+            after = at + length
+            end = after if ends is None else ends[after - 1]
+            if spaced and end < size and text[end] not in separators and not _is_border(text[end - 1 : end + 2]):
+                end = _ending(folded, after) if word.open_ended else 0
             if end:
-                yield first, end
+                places.append((first, end, number))
         at = haystack.find(needle, at + 1, limit)
+    return places
 
 
-def _match_end(folded: _Folded, at: int, word: _Word) -> int:
-    """Where in the text the match ends that reaches to folded[:at]; 0 when what follows makes it another word."""
+def _ending(folded: _Folded, at: int) -> int:
+    """Where in the text the common ending ends that begins at folded[at]; 0 when what follows makes it another word."""
     text, haystack, _, ends = folded
-    end = at if ends is None else ends[at - 1]
-    if not word.spaced or end >= len(text) or text[end] in _SEPARATORS or _is_border(text[end - 1 : end + 2]):
-        return end
-    if word.open_ended and haystack.startswith(("e", "i", "s"), at):
+    if haystack[at : at + 1] in "eis":
         for ending in _ENDINGS:
             if haystack.startswith(ending, at):
                 end = at + len(ending) if ends is None else ends[at + len(ending) - 1]

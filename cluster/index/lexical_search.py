@@ -45,6 +45,8 @@ _MANY_DEATHS = 256
 _KEPT_FILTERS = 1000
 _KEPT_FILTER_BYTES = 24 * 1024 * 1024
 _KEPT_FILTER_FACTOR = 10.0
+#: Hits asked for at first beyond twice as many as are wanted, where some may be hidden.
+_HIDDEN_SLACK = 32
 #: Threshold that makes a collector count every match.
 _EXACTLY = 2**31 - 1
 
@@ -292,7 +294,10 @@ class LexicalSearcher:
         return rows, scores, matched
 
     def _ranked_visible(self, boosts: dict[str, float], selection: _Selection, statistics: TermStatistics, k: int) -> Found:
-        """As `_ranked`, for as many more as Lucene finds rows that are dead or hidden by `mask`; these are then dropped."""
+        """As `_ranked`, for more, of which the rows that are dead or hidden by `mask` are dropped.
+
+        At most as many more as Lucene finds such rows; at first for a part of them, since seldom all are among the best.
+        """
         matched = self._counts.gather(sorted(boosts), selection.bits)
         if not matched:
             return np.empty(0, np.int64), np.empty(0, np.float64), 0
@@ -302,9 +307,13 @@ class LexicalSearcher:
             if self._dead_bits is None:
                 self._dead_bits = row_bits(~self._alive)
             others = self._counts.gathered_within(self._dead_bits)
-        rows, scores, _ = self._ranked(boosts, selection, statistics, k + others)
-        visible = self._alive[rows] if selection.mask is None else self._alive[rows] & selection.mask[rows]
-        return rows[visible][:k], scores[visible][:k], matched
+        for more in (min(others, k + _HIDDEN_SLACK), others):
+            rows, scores, _ = self._ranked(boosts, selection, statistics, k + more)
+            visible = self._alive[rows] if selection.mask is None else self._alive[rows] & selection.mask[rows]
+            rows, scores = rows[visible][:k], scores[visible][:k]
+            if len(rows) == min(k, matched):
+                break
+        return rows, scores, matched
 
     def _score_with(self, statistics: TermStatistics) -> None:
         ratio = (self._written_tokens / self._written_documents) / (statistics.tokens / statistics.documents)

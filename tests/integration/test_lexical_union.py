@@ -128,3 +128,16 @@ def test_the_groups_that_are_kept_are_bounded(tmp_path: Path) -> None:
     assert len(bounded._known) == 1
     for closing in (groups, bounded, *parts):
         closing.close()
+
+
+@pytest.mark.parametrize("buried", [0, 30, 100])
+def test_the_living_are_found_behind_any_number_of_better_dead(tmp_path: Path, buried: int) -> None:
+    better = [make_node(f"a{number:03}", text={"content": "pump"}) for number in range(100)]
+    living = [make_node(f"b{number}", text={"content": "pump and its valves"}) for number in range(3)]
+    with opened(tmp_path, better + living) as (partition,):
+        partition.index.bury(range(buried))
+        total = partition.index.statistics(analyse("pump"), EVERYTHING)
+        for k in (1, 2, 50, 200):
+            rows, _, matched = partition.index.search(analyse("pump"), EVERYTHING, total, k)
+            assert rows.tolist() == list(range(buried, 103))[:k]
+            assert matched == 103 - buried

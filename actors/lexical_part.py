@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actors.bounds import Bound
-from cluster.errors import CorruptIndexError
+from cluster.errors import AnalyzerError
 from cluster.index.analysis import Analysis
 from cluster.index.rows import RowIds, read_rows
 from cluster.model.guard import Guard
@@ -30,7 +30,9 @@ class LexicalPart:
 
         if manifest.analyzer != reading.version:
             built, here = manifest.analyzer, reading.version
-            raise CorruptIndexError(f"built with analyzer {built}, this server has {here}: index the project again")
+            raise AnalyzerError(
+                f"the index was built with analyzer {built}, and this server has {here}: index the project again"
+            )
         rows = read_rows(folder / "lexical" / "rows.parquet", bucket.rows)
         self.ids = RowIds(rows)
         self.base = LexicalIndex(folder / "lexical" / "lucene", rows, reading)

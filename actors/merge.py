@@ -36,5 +36,5 @@ def merge_answers(answers: Iterable[LegAnswer], k: int) -> LegAnswer:
         over_bound=tuple(sorted({project for part in parts for project in part.over_bound})),
         left_out=tuple(sorted({project for part in parts for project in part.left_out})),
         moved=any(part.moved for part in parts),
-        explain=parts[0].explain if parts else {},
+        explain=next((part.explain for part in parts if part.explain), {}),
     )

@@ -15,9 +15,19 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from actors.batcher import Batcher
+from actors.closed import ClosedPart, closed_parts
 from actors.merge import merge_answers
 from actors.partitions import KEPT_GENERATIONS
-from cluster.errors import OverloadedError, RaycallError, ShardError
+from cluster.checks import ADVICE
+from cluster.errors import (
+    AnalyzerError,
+    DeadlineError,
+    OverloadedError,
+    RaycallError,
+    ShardError,
+    UnavailableError,
+    UnreadableIndexError,
+)
 from cluster.model.manifest import Manifest
 from cluster.model.query import LegAnswer, LexicalQuery, PartitionFailure, Pins, TermStatistics, VectorQuery
 from cluster.placement import shard_of
@@ -34,8 +44,10 @@ MOST_ATTEMPTS = 3
 #: Seconds until a generation that could not be opened is tried again.
 RETRY_S = 10.0
 
-#: Why a leg is missing when its shards are up: another analyzer, a damaged file.
-UNREADABLE = "its index cannot be read; the log says why, and indexing again rebuilds it"
+#: Failures that pass: the shard is down, late, or behind the store.
+PASSING = frozenset({ShardError.code, UnavailableError.code, DeadlineError.code})
+#: Projects that a sentence names.
+MOST_NAMED = 20
 
 #: (project, bucket)
 Place: TypeAlias = tuple[str, str]
@@ -118,10 +130,21 @@ class Router:
         self._pinned: dict[str, list[Manifest]] = {}
         #: project -> (why its published generation is not served, when to try again).
         self._refused: dict[str, tuple[str, float]] = {}
+        #: Those of them whose pointer or manifest is damaged.
+        self._unreadable: set[str] = set()
 
     def refused(self) -> Mapping[str, str]:
         """project -> why the generation that was published last is not the one that is served."""
         return {project: detail for project, (detail, _) in self._refused.items()}
+
+    def unserved(self) -> Mapping[str, str]:
+        """project -> an error code, for those that were indexed and that no generation is served of: index_unreadable when
+        what is on the disk is damaged, else shard_unavailable."""
+        return {
+            project: UnreadableIndexError.code if project in self._unreadable else ShardError.code
+            for project in self._refused
+            if project not in self._served
+        }
 
     def served(self) -> Mapping[str, Manifest]:
         """project -> manifest of the generation that new queries are pinned to."""
@@ -152,9 +175,13 @@ class Router:
                 log.error(error.detail, extra={"action": "generation_unreadable", "project": project})  # noqa: TRY400
                 self._stamps[project] = stamp
                 self._refused[project] = (error.detail, self._clock() + RETRY_S)
+                self._unreadable.add(project)
                 continue
             self._stamps[project] = stamp
-            if manifest is not None and manifest.account == self._account and self._served.get(project) != manifest:
+            self._unreadable.discard(project)
+            if self._served.get(project) == manifest:
+                self._refused.pop(project, None)
+            elif manifest is not None and manifest.account == self._account:
                 changed[project] = manifest
         swapped = [project for project, manifest in changed.items() if await self._prepare(manifest)]
         for project in swapped:
@@ -185,6 +212,13 @@ class Router:
             await self._before_swap(manifest)
         log.info("generation swapped in", extra={"action": "generation_swapped", **extra})
         return True
+
+    async def closed(self) -> dict[str, list[ClosedPart]]:
+        """project -> what of its served generation cannot be asked now; see `closed_parts`."""
+        pins = {project: manifest.generation for project, manifest in self._served.items()}
+        legs = (leg for leg in (self._lexical, self._vector) if leg)
+        held = {shard: places for leg in legs for shard, places in self._places(pins, leg).items()}
+        return await closed_parts({**self._lexical, **self._vector}, pins, held)
 
     async def catch_up(self, revision: int, timeout_s: float = CATCH_UP_TIMEOUT_S) -> CaughtUp:
         """Has every shard show what was written up to `revision`, in every project; returns when each has, or failed to.
@@ -292,10 +326,21 @@ def _gathered(
         error = answer if isinstance(answer, RaycallError) else ShardError("the shard failed")
         parts.append(_lost(places[shard], pins, error))
     if parts and not any(part.answered for part in parts):
-        # What a damaged part says of itself (rows, buckets) is for the log alone.
-        down = {failure.detail for part in parts for failure in part.failures if failure.code == ShardError.code}
-        raise ShardError("; ".join(sorted(down)) or UNREADABLE)
+        raise _nothing_answered([failure for part in parts for failure in part.failures])
     return merge_answers(parts, k) if parts else EMPTY
+
+
+def _nothing_answered(failures: Sequence[PartitionFailure]) -> RaycallError:
+    """The error of a leg of which no partition answered. What a damaged one says of itself (rows, buckets) is for the log
+    alone; the caller is told whether to try again, or what helps."""
+    passing = {failure.detail for failure in failures if failure.code in PASSING}
+    if passing or not failures:
+        return ShardError("; ".join(sorted(passing)))
+    projects = sorted({failure.project for failure in failures})
+    named = ", ".join(projects[:MOST_NAMED]) + (f" and {len(projects) - MOST_NAMED} more" * (len(projects) > MOST_NAMED))
+    if all(failure.code == AnalyzerError.code for failure in failures):
+        return AnalyzerError(f"{'; '.join(sorted({failure.detail for failure in failures}))} ({named})")
+    return UnreadableIndexError(f"the index of {named} cannot be read: {ADVICE}")
 
 
 def _lost(places: Iterable[Place], pins: Pins, error: RaycallError) -> LegAnswer:

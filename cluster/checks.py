@@ -9,6 +9,9 @@ from pathlib import Path
 from cluster.errors import CorruptIndexError
 from cluster.model.manifest import Bucket, Manifest
 
+#: What to do about an index that is damaged.
+ADVICE = "'raycall generations verify' names the damaged files, and indexing again ('raycall index') rebuilds them"
+
 
 def checksums(folder: Path, prefix: str = "") -> dict[str, str]:
     """BLAKE2b-128 of every file below `folder`, by `prefix` and the path relative to it, with "/" between segments."""

@@ -16,6 +16,8 @@
     │   ├── DeadlineError     the request's time is over; HTTP 504
     │   ├── EmbedderError
     │   ├── ShardError
+    │   ├── UnreadableIndexError    an index on the disk cannot be used: trying again does not help
+    │   │   └── AnalyzerError       it was built with another analyzer
     │   └── OverloadedError   HTTP 429, says when to try again
     └── IntegrityError        stored bytes are not what was written; HTTP 500
         ├── CorruptIndexError
@@ -165,6 +167,18 @@ class ShardError(UnavailableError):
     """A shard did not answer."""
 
     code = "shard_unavailable"
+
+
+class UnreadableIndexError(UnavailableError):
+    """The index cannot be read; index again."""
+
+    code = "index_unreadable"
+
+
+class AnalyzerError(UnreadableIndexError):
+    """The index was built with another analyzer; index the project again."""
+
+    code = "analyzer_mismatch"
 
 
 class OverloadedError(UnavailableError):

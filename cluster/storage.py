@@ -14,7 +14,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from cluster import faults
@@ -39,7 +39,7 @@ class GenerationStore:
         """Projects that have a served generation, sorted."""
         if not self.root.is_dir():
             return []
-        return sorted(path.name for path in self.root.iterdir() if (path / _POINTER).is_file())
+        return sorted(path.name for path in self.root.iterdir() if (path / _POINTER).exists())
 
     def known(self) -> list[str]:
         """Projects that have a folder here, served or not, sorted."""
@@ -61,6 +61,8 @@ class GenerationStore:
             raw = (self._project(project) / _POINTER).read_bytes()
         except FileNotFoundError:
             return Pointer()
+        except OSError as error:
+            raise CorruptIndexError(f"the pointer of project {project} cannot be read: {error.strerror}") from error
         try:
             return read_pointer(json.loads(raw))
         except (ValueError, TypeError) as error:
@@ -85,6 +87,8 @@ class GenerationStore:
             raw = json.loads(path.read_bytes())
         except FileNotFoundError as error:
             raise NotFoundError(f"project {project} has no generation {generation}") from error
+        except OSError as error:
+            raise CorruptIndexError(f"manifest of {project}/{generation} cannot be read: {error.strerror}") from error
         except ValueError as error:
             raise CorruptIndexError(f"manifest of {project}/{generation} is not readable: {error}") from error
         if not isinstance(raw, dict):
@@ -272,9 +276,11 @@ def read_pointer(raw: object) -> Pointer:
     """The pointer that a JSON value says; raises ValueError or TypeError for anything else."""
     if not isinstance(raw, dict):
         raise TypeError("a pointer is an object")
-    pointer = Pointer(**raw)
-    for name in (pointer.generation, pointer.previous):
-        if name is not None and not (isinstance(name, str) and NAME_PATTERN.fullmatch(name)):
+    # A later version may have added members that this one can do without.
+    pointer = Pointer(**{item.name: raw[item.name] for item in fields(Pointer) if item.name in raw})
+    previous = () if pointer.previous is None else (pointer.previous,)
+    for name in (pointer.generation, *previous):
+        if not (isinstance(name, str) and NAME_PATTERN.fullmatch(name)):
             raise ValueError("a pointer names a generation")
     if type(pointer.sequence) is not int:
         raise TypeError("a pointer counts in whole numbers")

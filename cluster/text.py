@@ -67,6 +67,26 @@ def _is_jamo(char: str) -> bool:
     return "\u1100" <= char <= "\u11ff" or "\ua960" <= char <= "\ua97c" or "\uac00" <= char <= "\ud7fb"
 
 
+# --- characters that steer what shows them ------------------------------------------------------------------------------------
+
+
+def escaped_line(text: str) -> str:
+    """`text` on one line: line breaks and whatever else steers a terminal as escapes such as \\n and \\x1b."""
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def printable(text: str) -> str:
+    """As `escaped_line`, with line breaks (\\n alone) and tabs as they are."""
+    return text if text.isprintable() else "".join(char if char in "\n\t" else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    # Joiners and other format characters are part of words and emoji in many scripts; only what steers a terminal goes.
+    if char.isprintable() or (ord(char) >= 0xA0 and not 0xD800 <= ord(char) <= 0xDFFF and char not in "\u2028\u2029"):
+        return char
+    return char.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
 # --- texts that say nothing ---------------------------------------------------------------------------------------------------
 
 

@@ -260,20 +260,27 @@ def _store(config: Config) -> Check:
 
 def _generations(config: Config) -> Check:
     from cluster.checks import verify
+    from cluster.index.analysis import analysis
     from cluster.storage import GenerationStore
     from jobs.setup import generations_root
 
     generations = GenerationStore(generations_root(config))
-    broken = []
+    broken: list[str] = []
+    other: list[str] = []
     projects = generations.projects()
     for project in projects:
         try:
             manifest = generations.current(project)
             if manifest is not None:
                 verify(generations.folder(project, manifest.generation), manifest)
+                here = analysis(config.lexical.analyzer).version
+                if manifest.analyzer != here:
+                    other.append(f"{project} was built with analyzer {manifest.analyzer}, and {here} is configured")
         except RaycallError as error:
             broken.append(f"{project}: {error.detail}")
     if broken:
-        fix = "remove the project's folder below generations/ and index it again; the graph store has everything"
-        return Check(name="generations", status="fail", detail="; ".join(broken), fix=fix)
+        fix = "index again, which rebuilds what is damaged; the graph store has everything"
+        return Check(name="generations", status="fail", detail="; ".join(broken + other), fix=fix)
+    if other:
+        return Check(name="generations", status="warn", detail="; ".join(other), fix="index these projects again")
     return Check(name="generations", status="ok", detail=f"{len(projects)} served generations are what was written")

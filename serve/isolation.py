@@ -126,6 +126,10 @@ class _Aligned:
         """See `Legs.served`."""
         return self._own.served()
 
+    def unserved(self) -> Mapping[str, str]:
+        """Nothing: what cannot be opened has been an error by now."""
+        return {}
+
     def manifest(self, project: str, generation: str) -> Manifest | None:
         """See `Legs.manifest`."""
         return self._own.manifest(project, generation)

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from cluster.checks import ADVICE
 from cluster.embed.batching import estimate_tokens
-from cluster.errors import DeadlineError, EmbedderError, OverloadedError, RaycallError, ShardError, UnavailableError
+from cluster.errors import (
+    AnalyzerError,
+    DeadlineError,
+    EmbedderError,
+    OverloadedError,
+    RaycallError,
+    ShardError,
+    UnavailableError,
+    UnreadableIndexError,
+)
 from cluster.model.guard import Guard
 from cluster.model.manifest import Manifest, VectorIdentity
 from cluster.model.query import (
@@ -34,7 +44,7 @@ logger = logging.getLogger(__name__)
 LEXICAL, VECTOR = "lexical", "vector"
 _Result = TypeVar("_Result")
 #: Failures whose own words a caller may read. What is damaged says how, with row numbers and file names: for the log alone.
-_OPEN_CODES = frozenset({UnavailableError.code, ShardError.code, OverloadedError.code, DeadlineError.code})
+_OPEN_CODES = frozenset({UnavailableError.code, ShardError.code, OverloadedError.code, DeadlineError.code, AnalyzerError.code})
 
 
 class Legs(Protocol):
@@ -42,6 +52,10 @@ class Legs(Protocol):
 
     def served(self) -> Mapping[str, Manifest]:
         """project -> manifest of the generation that is served now; of the process's account alone."""
+        ...
+
+    def unserved(self) -> Mapping[str, str]:
+        """project -> an error code, for those that were indexed and that nothing is served of."""
         ...
 
     def manifest(self, project: str, generation: str) -> Manifest | None:
@@ -109,9 +123,7 @@ class LegRunner:
         vector = _without_vectors(lexical, vector)
         errors = [outcome.error for outcome in (lexical, vector) if outcome.error is not None]
         if errors and lexical.answer is None and vector.answer is None:
-            if all(isinstance(error, OverloadedError) for error in errors):
-                raise OverloadedError("too many questions are waiting; try again later") from errors[0]
-            raise ShardError("neither the lexical nor the vector leg answered; try again") from errors[0]
+            raise _nothing_left(errors) from errors[0]
         return replace(lexical, notices=(*lexical.notices, *self._delta_notices(lexical, vector))), vector
 
     def _delta_notices(self, *outcomes: LegOutcome) -> Iterator[Degradation]:
@@ -236,7 +248,7 @@ def _by_project(failures: Iterable[PartitionFailure]) -> tuple[ProjectFailure, .
     """One failure a project, the first one's."""
     found: dict[str, ProjectFailure] = {}
     for failure in sorted(failures, key=lambda failure: (failure.project, failure.bucket)):
-        detail = "a part of its index cannot be read; the log says more, and indexing again rebuilds it"
+        detail = f"a part of its index cannot be read: {ADVICE}"
         detail = failure.detail if failure.code in _OPEN_CODES else detail
         known = ProjectFailure(project=failure.project, generation=failure.generation, code=failure.code, detail=detail)
         found.setdefault(failure.project, known)
@@ -254,6 +266,16 @@ def _without_vectors(lexical: LegOutcome, vector: LegOutcome) -> LegOutcome:
     return replace(vector, answer=None, notices=(Degradation(code="no_vectors", detail=detail),))
 
 
+def _nothing_left(errors: Sequence[RaycallError]) -> RaycallError:
+    """What it means for the caller that no leg is left: try again later, try again, or what else helps."""
+    if all(isinstance(error, OverloadedError) for error in errors):
+        return OverloadedError("too many questions are waiting; try again later")
+    if not all(isinstance(error, UnreadableIndexError) for error in errors):
+        return ShardError("neither the lexical nor the vector leg answered; try again")
+    kind = AnalyzerError if all(isinstance(error, AnalyzerError) for error in errors) else UnreadableIndexError
+    return kind("; ".join(dict.fromkeys(error.detail for error in errors)))
+
+
 def _not_run(leg: str) -> LegOutcome:
     return LegOutcome(report=LegReport(leg=leg, ran=False))
 
@@ -261,6 +283,7 @@ def _not_run(leg: str) -> LegOutcome:
 def _missing(leg: str, error: RaycallError, code: str, took_ms: float) -> LegOutcome:
     part = "embedder" if code == "embedder_unavailable" else f"{leg} leg"
     other = "words" if leg == VECTOR else "vectors"
+    code = error.code if isinstance(error, AnalyzerError) else code
     detail = f"the {part} did not answer ({error.detail}): rows were found by their {other} alone"
     return LegOutcome(
         report=LegReport(leg=leg, ran=False, took_ms=took_ms),

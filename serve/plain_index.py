@@ -70,6 +70,10 @@ class PlainIndex:
         """See `Legs.served`."""
         return self._served
 
+    def unserved(self) -> Mapping[str, str]:
+        """Nothing: what cannot be opened has been an error by now."""
+        return {}
+
     def manifest(self, project: str, generation: str) -> Manifest | None:
         """See `Legs.manifest`."""
         known = self._served.get(project)

@@ -18,6 +18,9 @@ MAX_NAMES = 100
 MAX_LABEL = 200
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+#: What a keyboard does not write and a terminal obeys, without tabs and line breaks.
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]")
+_ANY_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +43,11 @@ def make_question(
     statistics: str | None = None,
     cursor: str | None = None,
 ) -> Question:
-    """The question that these values ask; None is the default of each but `query`.
+    """The question that these values ask; None is the default of each but `query`, which must be there.
 
     `limit` outside 1..100 and `expand_hops` outside 0..3 are clamped, with a notice. Raises UsageError naming the field: for a
-    blank query (nothing that can be seen), an empty or overlong list, or an unknown fusion or statistics.
+    missing or blank query (nothing that can be seen), an empty or overlong list, a name with a control character, or an
+    unknown fusion or statistics.
     """
     notices: list[Degradation] = []
     request = SearchRequest(
@@ -61,8 +65,8 @@ def make_question(
 
 
 def clean_text(text: str) -> str:
-    """`text` without NUL, and with U+FFFD for each half of a surrogate pair: what every engine below can take."""
-    return clean_surrogates(text).replace("\0", "")
+    """`text` with a space for each NUL, and with U+FFFD for each half of a surrogate pair: what every engine below can take."""
+    return clean_surrogates(text).replace("\0", " ")
 
 
 def clean_surrogates(text: str) -> str:
@@ -70,10 +74,17 @@ def clean_surrogates(text: str) -> str:
     return _SURROGATE.sub("\ufffd", text)
 
 
+def refuse_controls(field: str, name: str) -> None:
+    """Raises UsageError for a name that holds a control character: two names that look alike would be one, or two."""
+    if _ANY_CONTROL.search(name):
+        raise UsageError(f"{field} must not hold control characters: {name[:100]!r}", field=field)
+
+
 def _query(query: str | None) -> str:
-    text = clean_text(query or "")
+    # A control character parts words, as it does in what is indexed.
+    text = _CONTROL.sub(" ", clean_surrogates(query or ""))
     if is_blank(text):
-        raise UsageError("query must hold at least one visible character", field="query")
+        raise UsageError("query is required, and must hold at least one visible character", field="query")
     return text
 
 
@@ -92,7 +103,9 @@ def _labels(names: Sequence[str]) -> tuple[str, ...]:
 def _names(field: str, names: Sequence[str]) -> tuple[str, ...]:
     if len(names) > MAX_NAMES:
         raise UsageError(f"{field} must hold at most {MAX_NAMES} names, not {len(names)}", field=field)
-    return tuple(dict.fromkeys(clean_text(name) for name in names))
+    for name in names:
+        refuse_controls(field, name)
+    return tuple(dict.fromkeys(clean_surrogates(name) for name in names))
 
 
 def _clamped(field: str, value: int | None, default: int, low: int, high: int, notices: list[Degradation]) -> int:

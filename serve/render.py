@@ -8,12 +8,15 @@ from typing import Any
 
 from cluster.model.nodes import Node, Related
 from cluster.model.query import Answer, Disclosure, Hit, LegReport
+from cluster.text import escaped_line, printable
 from serve.explanation import plain
 from serve.served import generations_line, leg_line
 
 #: Most characters of the text form; the first seed's, so that it fits into a tool result.
 TEXT_BUDGET = 80_000
 _TEXT_ORDER = ("title", "path", "symbol", "summary", "content")
+#: What is a name or a place, and so one line.
+_ONE_LINE = frozenset({"project", "title", "path", "symbol", "lines", "commit"})
 _DIVIDER = "---"
 #: Properties that describe the row to the program and not to the reader.
 _INTERNAL = frozenset({"embedding", "accountId", "account_id", "account", "prefix_chars", "header_lines"})
@@ -155,8 +158,10 @@ def _length(blocks: list[str], footer: str) -> int:
 
 def _text_hit(hit: Hit, most_related: int | None, whole: bool) -> str:
     node = hit.node
-    lines = [f"[{', '.join(map(_one_line, node.labels))}] (id: {node.id}) (score: {hit.score.fused:.3f})"]
-    lines += [f"  {name}: {_indented(value)}" for name, value in _shown(hit, whole)]
+    lines = [f"[{', '.join(map(_one_line, node.labels))}] (id: {escaped_line(node.id)}) (score: {hit.score.fused:.3f})"]
+    lines += [
+        f"  {name}: {escaped_line(value) if name in _ONE_LINE else _indented(value)}" for name, value in _shown(hit, whole)
+    ]
     related = hit.related if most_related is None else hit.related[:most_related]
     if related:
         lines.append("  Related:")
@@ -195,19 +200,21 @@ def _arrow(related: Related, hit_id: str) -> str:
     kind = _one_line(related.edge.type)
     arrow = f"--[{kind}]-->" if related.direction == "outgoing" else f"<--[{kind}]--"
     properties = {name: related.node.text[name] for name in ("title", "path", "symbol") if name in related.node.text}
-    inside = ", ".join(f"{name}: {_one_line(value)[:200]}" for name, value in properties.items())
+    inside = ", ".join(f"{name}: {escaped_line(value[:200])}" for name, value in properties.items())
     via = _via(related, hit_id)
     labels = ", ".join(map(_one_line, related.node.labels))
-    return f"{arrow} [{labels}] (id: {related.node.id}) {{{inside}}}" + (f" via {via}" if via else "")
+    return f"{arrow} [{labels}] (id: {escaped_line(related.node.id)}) {{{inside}}}" + (
+        f" via {escaped_line(via)}" if via else ""
+    )
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return escaped_line(" ".join(text.split()))
 
 
 def _indented(text: str) -> str:
-    # Stored text cannot imitate a divider or a header: none of its lines starts at the left edge.
-    return "\n    ".join(text.splitlines())
+    # Stored text cannot imitate a divider, a header or a property: none of its lines starts as far to the left.
+    return printable(text.replace("\r\n", "\n")).removesuffix("\n").replace("\n", "\n    ")
 
 
 def _footer(answer: Answer, note: str) -> str:

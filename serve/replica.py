@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -194,14 +195,16 @@ class Status:
         self._store = store
         self._generations = GenerationStore(generations_root(config))
 
-    def __call__(self, principal: Principal) -> dict[str, Any]:
-        """The state as JSON values. Row counts of a project count what an agent may not read: an admin alone sees them."""
+    async def __call__(self, principal: Principal) -> dict[str, Any]:
+        """The state as JSON values. Row counts of a project count what an agent may not read: an admin alone sees them, and
+        what of an index the shards cannot open, in words that name files."""
         counts = principal.agent is None
         refined = refinement_progress(self._config)
         refused = self._router.refused()
         projects = []
         registered = {project.project: project for project in self._store.projects(self._config.account)}
         served = self._router.served()
+        closed = await self._router.closed() if counts else {}
         for name in sorted({*registered, *served}):
             if principal.projects is not None and name not in principal.projects:
                 continue
@@ -219,6 +222,7 @@ class Status:
                 entry["vectors"] = manifest.vectors if manifest else 0
                 entry["refinement"] = refined.get(name)
                 entry["newer_generation_refused"] = refused.get(name)
+                entry["not_answering"] = [asdict(part) for part in closed.get(name, ())]
                 entry["generation_kept_out"] = self._generations.refused(name)
             projects.append(entry)
         return {

@@ -21,6 +21,7 @@ from cluster.ports import Clock, GraphStore
 from serve import explanation
 from serve.cursor import Cursor, read_cursor, start_after, write_cursor
 from serve.fusion import Candidate, fuse
+from serve.labels import unknown_labels
 from serve.legs import LegOutcome, LegRunner, Legs
 from serve.plan import Plan, make_plan
 from serve.question import MAX_LIMIT
@@ -113,7 +114,7 @@ class Retrieval:
         phases.check()
         registered = [project.project for project in self._store.projects(self._account)]
         cursor = None if request.cursor is None else read_cursor(request.cursor, request, principal)
-        plan = make_plan(request, principal, self._generations(cursor), registered)
+        plan = make_plan(request, principal, self._generations(cursor), registered, self._legs.unserved())
         guard = search_guard(principal, plan.pins, request.labels)
         phases.end("plan")
         outcomes = await self._runner(request, principal, plan, guard, phases.until(LEGS_SHARE), query_id).run()
@@ -124,6 +125,8 @@ class Retrieval:
         finish = partial(self._finish, request, principal, guard, candidates, start, query_id, phases)
         rows = request.limit * (1 + request.expand_hops)
         hydrated, hits = finish() if rows <= INLINE_ROWS else await phases.in_thread(finish)
+        if request.labels:
+            notices = (*notices, *await self._unknown_labels(request, principal, plan, hits, phases))
         disclosure = _disclosure(request, plan, outcomes, len(candidates), hydrated, hits, notices, phases)
         if disclosure.degradations:
             codes = [degradation.code for degradation in disclosure.degradations]
@@ -135,6 +138,13 @@ class Retrieval:
             last = next(candidate for candidate in candidates[hydrated.start :] if candidate.id == hits[-1].node.id)
             following = write_cursor(request, principal, plan.pins, last)
         return Answer(query_id=query_id, hits=hits, disclosure=disclosure, explain=explain, next_cursor=following)
+
+    async def _unknown_labels(
+        self, request: SearchRequest, principal: Principal, plan: Plan, hits: Sequence[Hit], phases: _Phases
+    ) -> tuple[Degradation, ...]:
+        seen = {label for hit in hits for label in hit.node.labels}
+        deadline = phases.until(LEGS_SHARE)
+        return await unknown_labels(self._legs, request, principal, plan.pins, seen, deadline, self.seconds_left(deadline))
 
     def _generations(self, cursor: Cursor | None) -> Mapping[str, Manifest]:
         """The generations to ask: those that are served, or those that the page before was read from."""

@@ -46,6 +46,10 @@ class RouterLegs:
         """See `Router.served`."""
         return self._router.served()
 
+    def unserved(self) -> Mapping[str, str]:
+        """See `Router.unserved`."""
+        return self._router.unserved()
+
     def manifest(self, project: str, generation: str) -> Manifest | None:
         """See `Router.manifest`."""
         return self._router.manifest(project, generation)

@@ -16,7 +16,7 @@ from cluster.graph.batches import clean_json
 from cluster.model.ids import parse_name
 from cluster.model.nodes import Node, Scope, Source, Visibility
 from cluster.text import is_blank
-from serve.question import clean_text
+from serve.question import clean_surrogates, clean_text, refuse_controls
 
 #: Ids that a caller may give to a new node.
 ID_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,199}")
@@ -151,23 +151,25 @@ def read_revision(value: Any, name: str = "revision") -> int:
 def _labels(name: str, value: Any) -> tuple[str, ...]:
     if value is None:
         return DEFAULT_LABELS
-    labels = _texts(name, value, MAX_LABELS, MAX_LABEL)
+    labels = _names(name, value, MAX_LABELS, MAX_LABEL)
     if not labels:
         raise UsageError(f"{name} must hold at least one label; leave it out for {DEFAULT_LABELS[0]!r}", field=name)
     return labels
 
 
 def _keywords(name: str, value: Any) -> tuple[str, ...]:
-    return () if value is None else _texts(name, value, MAX_KEYWORDS, MAX_KEYWORD)
+    return () if value is None else _names(name, value, MAX_KEYWORDS, MAX_KEYWORD)
 
 
-def _texts(name: str, value: Any, most: int, longest: int) -> tuple[str, ...]:
+def _names(name: str, value: Any, most: int, longest: int) -> tuple[str, ...]:
     expected = f"{name} must be a list of at most {most} strings of 1 to {longest} characters, one of them visible"
     if not isinstance(value, list) or len(value) > most:
         raise UsageError(expected, field=name)
-    texts = [clean_text(item) if isinstance(item, str) else "" for item in value]
+    texts = [clean_surrogates(item) if isinstance(item, str) else "" for item in value]
     if any(is_blank(item) or len(item) > longest for item in texts):
         raise UsageError(expected, field=name)
+    for text in texts:
+        refuse_controls(name, text)
     return tuple(dict.fromkeys(texts))
 
 

@@ -18,7 +18,7 @@ import mmap
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -147,14 +147,18 @@ def read_header(path: Path) -> Header:
 
 
 def _header(found: Mapping[str, Any]) -> Header:
-    identity = VectorIdentity(**found["identity"])
-    return Header(**{**found, "identity": identity, "precision": Precision(found["precision"])})
+    # A later version may have added fields that this one can do without.
+    known = {item.name: found[item.name] for item in fields(Header) if item.name in found}
+    return Header(**{**known, "identity": _identity(found), "precision": Precision(found["precision"])})
+
+
+def _identity(found: Mapping[str, Any]) -> VectorIdentity:
+    raw = found["identity"]
+    return VectorIdentity(**{item.name: raw[item.name] for item in fields(VectorIdentity) if item.name in raw})
 
 
 def _first_format(found: Mapping[str, Any]) -> Header:
-    return Header(
-        identity=VectorIdentity(**found["identity"]), count=found["count"], graph=found["kind"] == "graph", listed=True
-    )
+    return Header(identity=_identity(found), count=found["count"], graph=found["kind"] == "graph", listed=True)
 
 
 class RawVectors:

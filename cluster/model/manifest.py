@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from cluster.errors import CorruptIndexError
 
+log = logging.getLogger(__name__)
+
 #: Raised when the layout of a generation changes. An older one stays readable or demands a rebuild; it is never guessed at.
+#: What a reader can do without is added under the same number.
 FORMAT_VERSION = 1
 
 
@@ -84,13 +88,30 @@ class Manifest:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Manifest:
-        """Reads `to_json`'s form; raises CorruptIndexError on another format version or a missing field."""
+        """Reads `to_json`'s form. A field that is not known is left out and logged: a later version of the same format may
+        add what an earlier one can do without. Raises CorruptIndexError on another format version or a missing field."""
         version = raw.get("format_version")
         if version != FORMAT_VERSION:
-            raise CorruptIndexError(f"manifest has format version {version!r}, this program reads {FORMAT_VERSION}")
+            newer = isinstance(version, int) and version > FORMAT_VERSION
+            what = "a newer version of Raycall built it" if newer else "it is damaged"
+            raise CorruptIndexError(
+                f"the manifest has format version {version!r}, and this program reads {FORMAT_VERSION}: {what}; "
+                "index the project again, or run the version that built it"
+            )
         try:
-            known = {**raw, "identity": VectorIdentity(**raw["identity"])}
-            known["buckets"] = tuple(Bucket(**bucket) for bucket in raw["buckets"])
+            known = _known(cls, raw, "manifest")
+            known["identity"] = VectorIdentity(**_known(VectorIdentity, raw["identity"], "identity"))
+            known["buckets"] = tuple(Bucket(**_known(Bucket, bucket, "bucket")) for bucket in raw["buckets"])
             return cls(**known)
-        except (KeyError, TypeError) as error:
-            raise CorruptIndexError(f"manifest is not readable: {error}") from error
+        except (KeyError, TypeError, AttributeError) as error:
+            raise CorruptIndexError("the manifest is damaged: a field is missing or of another type") from error
+
+
+def _known(kind: type, raw: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """The members of `raw` that are fields of the dataclass `kind`."""
+    names = {item.name for item in fields(kind)}
+    unknown = sorted(raw.keys() - names)
+    if unknown:
+        extra = {"action": "manifest_field_unknown", "place": place, "fields": unknown}
+        log.warning("a later version of Raycall wrote fields that are left out: %s", ", ".join(unknown), extra=extra)
+    return {name: value for name, value in raw.items() if name in names}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cluster.errors import ConflictError, RaycallError, UsageError
+from cluster.text import printable
 from serve.commands import options, output
 from serve.commands.quick import QuickCommand, QuickGroup
 
@@ -211,7 +212,7 @@ class _Gate:
         if json:
             output.write_json({"published": published, "gate": None if self._report is None else self._report.to_json()})
         elif self._report is not None:
-            output.write_text(output.printable(as_text(self._report)))
+            output.write_text(printable(as_text(self._report)))
 
 
 def _store(config: Config) -> GenerationStore:

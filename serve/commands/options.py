@@ -49,6 +49,8 @@ def folder_argument(path: str) -> Path:
 
     Raises UsageError unless it is a folder that can be read.
     """
+    if not path.strip():
+        raise UsageError("the folder's path is empty; the working directory is '.'", field="path")
     try:
         found = Path(path).expanduser().resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
+from cluster.text import escaped_line
+
 #: As a shell reports a process that SIGPIPE ended.
 EXIT_PIPE = 141
 
@@ -51,20 +53,8 @@ def note(detail: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """`text` on one line; control characters as escapes."""
-    return "".join(char if char.isprintable() else _escaped(char) for char in text)
-
-
-def printable(text: str) -> str:
-    """`text` without control characters other than line breaks and tabs: what is indexed must not steer a terminal."""
-    return "".join(char if char.isprintable() or char in "\n\t" else _escaped(char) for char in text)
-
-
-def _escaped(char: str) -> str:
-    # Joiners and other format characters are part of words and emoji in many scripts; only what steers a terminal goes.
-    if ord(char) >= 0xA0 and not 0xD800 <= ord(char) <= 0xDFFF and char not in "\u2028\u2029":
-        return char
-    return " " if char == "\n" else char.encode("unicode_escape", "surrogatepass").decode("ascii")
+    """`text` on one line, with spaces for line breaks; control characters as escapes."""
+    return escaped_line(text.replace("\n", " "))
 
 
 def tree(value: object, depth: int = 0) -> str:

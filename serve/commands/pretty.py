@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from serve.commands.output import one_line, printable, tree
+from cluster.text import escaped_line, printable
+from serve.commands.output import one_line, tree
 from serve.served import generations_line, leg_line
 
 
@@ -37,7 +38,7 @@ def render(answer: Mapping[str, Any]) -> Text:
 
 def _hit(text: Text, hit: Mapping[str, Any]) -> None:
     text.append(f"[{', '.join(map(_line, hit['labels']))}]", "bold cyan")
-    text.append(f" (id: {_line(hit['id'])})", "dim")
+    text.append(f" (id: {escaped_line(hit['id'])})", "dim")
     text.append(f" (score: {hit['score']:.3f})\n", "bold green")
     place = hit.get("path")
     if place and hit.get("start_line"):
@@ -50,7 +51,7 @@ def _hit(text: Text, hit: Mapping[str, Any]) -> None:
     ):
         if value:
             text.append(f"  {name}: ", "dim")
-            text.append(f"{_line(value)}\n", "magenta" if name == "path" else "")
+            text.append(f"{escaped_line(value)}\n", "magenta" if name == "path" else "")
     _passage(text, hit["snippet"])
     if hit.get("related"):
         text.append("  Related:\n", "dim")
@@ -61,7 +62,8 @@ def _hit(text: Text, hit: Mapping[str, Any]) -> None:
 
 
 def _passage(text: Text, snippet: Mapping[str, Any]) -> None:
-    raw = snippet["text"]
+    # Offsets count characters, so none may go.
+    raw = snippet["text"].replace("\r\n", " \n")
     if not raw.strip():
         return
     passage = Text()
@@ -79,7 +81,7 @@ def _passage(text: Text, snippet: Mapping[str, Any]) -> None:
 def _related(related: Mapping[str, Any]) -> str:
     kind = _line(related["type"])
     arrow = f"--[{kind}]-->" if related["direction"] == "outgoing" else f"<--[{kind}]--"
-    named = ", ".join(f"{name}: {_line(related[name])}" for name in ("title", "path") if related.get(name))
+    named = ", ".join(f"{name}: {escaped_line(related[name])}" for name in ("title", "path") if related.get(name))
     return f"{arrow} [{', '.join(map(_line, related['labels']))}] {{{named}}}"
 
 

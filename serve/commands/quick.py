@@ -33,6 +33,13 @@ class _PlainParam:
             raise typer.BadParameter(str(error), ctx=ctx, param=param) from error
 
 
+def _path(value: Any) -> Path:
+    # An empty text would be the working directory, which nobody means who passes on a variable that is not set.
+    if not str(value).strip():
+        raise ValueError("the path is empty")
+    return Path(value)
+
+
 def _whole_number(value: Any) -> int:
     try:
         return int(value)
@@ -56,7 +63,7 @@ def plain_param(annotation: Any) -> _PlainParam | None:
         return None if inner is None or inner.many else _PlainParam(inner.read, True)
     if get_origin(annotation) is Literal:
         return _PlainParam(_choice(get_args(annotation)), False)
-    known: dict[Any, Read] = {str: str, int: _whole_number, bool: bool, Path: Path}
+    known: dict[Any, Read] = {str: str, int: _whole_number, bool: bool, Path: _path}
     return _PlainParam(known[annotation], False) if annotation in known else None
 
 

@@ -54,7 +54,7 @@ def status(
 def readable(value: Any, name: str = "") -> Any:
     """`value` for people: times as such instead of milliseconds, and nothing that says nothing."""
     if isinstance(value, dict):
-        return {key: readable(item, key) for key, item in value.items() if item not in (None, "")}
+        return {key: readable(item, key) for key, item in value.items() if item not in (None, "", [])}
     if isinstance(value, list):
         return [readable(item) for item in value]
     if name.endswith("_at") and isinstance(value, int):

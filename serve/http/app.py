@@ -35,6 +35,7 @@ def create_app(service: Service) -> FastAPI:
         redirect_slashes=False,
         exception_handlers={HTTPException: on_http_exception, Exception: on_exception},
     )
+    app.router.add_api_route("/healthz", healthz, methods=["HEAD"], include_in_schema=False)
     app.router.add_api_route(
         "/healthz",
         healthz,
@@ -75,6 +76,10 @@ def _add_keyed(app: FastAPI, service: Service, method: str, path: str, handler: 
     async def documented() -> None:
         """Never called: the route class answers."""
 
+    route_class = keyed_route(service.keys, handler)
+    if method == "GET":
+        # The same headers; the HTTP server leaves the body out.
+        app.router.add_api_route(path, documented, methods=["HEAD"], include_in_schema=False, route_class_override=route_class)
     extra = {"security": [{"apiKey": []}], **documentation.pop("openapi_extra", {})}
     app.router.add_api_route(
         path,
@@ -83,6 +88,6 @@ def _add_keyed(app: FastAPI, service: Service, method: str, path: str, handler: 
         name=handler.__name__,
         response_class=Response,
         openapi_extra=extra,
-        route_class_override=keyed_route(service.keys, handler),
+        route_class_override=route_class,
         **{"description": "", **documentation},
     )

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cluster.errors import OverloadedError, RaycallError, StaleError
+from cluster.errors import AnalyzerError, OverloadedError, RaycallError, StaleError, UnreadableIndexError
 from serve.question import clean_surrogates
 
 logger = logging.getLogger(__name__)
@@ -20,6 +20,9 @@ PROBLEM_TYPE = "application/problem+json"
 QUERY_ID_HEADER = "x-raycall-query-id"
 #: Seconds after which a client may try again, for 503, and for 429 where nothing is known of the queue.
 RETRY_AFTER_S = 1
+
+#: What does not pass by itself: nobody is told to try again.
+_LASTING = frozenset({UnreadableIndexError.code, AnalyzerError.code})
 
 _ROUTING = {
     404: ("no_such_route", "there is nothing at this address"),
@@ -55,7 +58,7 @@ def problem(
         body["query_id"] = headers[QUERY_ID_HEADER] = query_id
     if status == HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = 'Bearer realm="raycall"'
-    if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
+    if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE) and code not in _LASTING:
         headers["retry-after"] = str(retry_after_s)
     return Response(orjson.dumps(body), status_code=status, media_type=PROBLEM_TYPE, headers=headers)
 

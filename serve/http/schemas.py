@@ -75,7 +75,7 @@ _EXPECTED = {
 def read_question(raw: Any) -> Question:
     """The question in a parsed body. Raises UsageError (422) naming the field at fault."""
     if not isinstance(raw, dict):
-        raise UsageError("the body must be a JSON object with at least a query")
+        raise UsageError("the body must be a JSON object with at least a query", field="query")
     refuse_unknown(raw)
     try:
         body = SearchBody.model_validate(raw)

@@ -67,6 +67,8 @@ class FakeLegs:
 
     store: GraphStore
     manifests: dict[str, Manifest] = field(default_factory=lambda: {"main": make_manifest()})
+    #: project -> why nothing is served of it.
+    not_served: dict[str, str] = field(default_factory=dict)
     #: Generations that are served no more but can still be asked.
     replaced: list[Manifest] = field(default_factory=list)
     lexical_scores: Mapping[str, float] | None = None
@@ -88,6 +90,9 @@ class FakeLegs:
     def served(self) -> Mapping[str, Manifest]:
         return self.manifests
 
+    def unserved(self) -> Mapping[str, str]:
+        return self.not_served
+
     def manifest(self, project: str, generation: str) -> Manifest | None:
         known = [*self.manifests.values(), *self.replaced]
         return next((item for item in known if (item.project, item.generation) == (project, generation)), None)
@@ -100,7 +105,8 @@ class FakeLegs:
         if scores is None:
             found = {node.id: _matches(node, terms) for node in self._rows(query)}
             scores = {node_id: float(count) for node_id, count in found.items() if count}
-        return self._answer("lexical", query, scores, {"terms": dict.fromkeys(terms, 1), "terms_cut": 0})
+        explain = {"terms": dict.fromkeys(terms, 1), "terms_cut": 0, "documents": len(self._rows(query))}
+        return self._answer("lexical", query, scores, explain)
 
     async def vector(self, query: VectorQuery, deadline: float) -> LegAnswer:
         self.vector_queries.append(query)

@@ -9,6 +9,7 @@ import pytest
 
 from cluster.model.nodes import Scope
 from cluster.model.query import Fusion, Statistics
+from cluster.text import printable
 from serve import cli, client, machine
 from serve.commands import keys, options, output, search
 from tests.support.http_connection import FakeConnection
@@ -120,6 +121,15 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         (["serve", "--index", "none"], "no such folder: 'none'"),
         (["serve", "--port", "70000"], "http.port must be 0 to 65535"),
         (["--config", "none.yaml", "status"], "configuration file none.yaml cannot be read"),
+        (["--data-dir", "", "status"], "'--data-dir': the path is empty"),
+        (["status", "--data-dir", " "], "'--data-dir': the path is empty"),
+        (["--config", "", "status"], "'--config': the path is empty"),
+        (["search", "a", "--key-file", ""], "'--key-file': the path is empty"),
+        (["search", "a", "--url", ""], "must look like http://127.0.0.1:8000"),
+        (["generations", "publish", "p", "--gate", ""], "'--gate': the path is empty"),
+        (["verify-isolation", ""], "the path is empty"),
+        (["index", ""], "the folder's path is empty; the working directory is '.'"),
+        (["serve", "--index", " "], "the folder's path is empty"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
@@ -429,7 +439,7 @@ def test_an_admins_key_has_no_scopes(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_text_for_people_keeps_words_and_shows_what_would_steer_a_terminal() -> None:
     assert output.one_line("a\nb\x1b[2J\x9b\u2028\ud83dé👩‍👧") == "a b\\x1b[2J\\x9b\\u2028\\ud83dé👩‍👧"
-    assert output.printable("a\n\tb\rc\x07") == "a\n\tb\\rc\\x07"
+    assert printable("a\n\tb\rc\x07") == "a\n\tb\\rc\\x07"
 
 
 def test_a_tree_of_values() -> None:

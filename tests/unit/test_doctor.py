@@ -13,7 +13,9 @@ import pytest
 
 from cluster.config import Config, Http, Ingress, load
 from cluster.embed import models
+from cluster.storage import GenerationStore
 from serve import cli, doctor, machine
+from tests.unit.test_generations import make_manifest
 
 DEAD_PID = 2**22 + 1
 
@@ -185,7 +187,18 @@ def test_a_damaged_generation_is_named(config: Config) -> None:
     folder.mkdir(parents=True)
     (folder / "CURRENT").write_text(json.dumps({"generation": "g1", "previous": None, "sequence": 1}))
     found = doctor._generations(config)
-    assert found.status == "fail" and found.detail.startswith("web: ") and "index it again" in (found.fix or "")
+    assert found.status == "fail" and found.detail.startswith("web: ") and "index again" in (found.fix or "")
+
+
+def test_a_generation_of_another_analyzer_is_named(config: Config) -> None:
+    generations = GenerationStore(config.data_dir / "generations")
+    with generations.building("demo", "g1") as part:
+        manifest = make_manifest("g1")
+        generations.finish(part, manifest)
+    generations.publish(manifest, required=None)
+    found = doctor._generations(config)
+    assert (found.status, found.fix) == ("warn", "index these projects again")
+    assert "demo was built with analyzer a1, and text-" in found.detail
 
 
 @pytest.mark.parametrize(("status", "code"), [("ok", 0), ("warn", 0), ("fail", 1)])

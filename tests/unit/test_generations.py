@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from cluster.errors import ConflictError, CorruptIndexError, NotFoundError
 from cluster.generations import Pointer, advance, roll_back
 from cluster.model.manifest import Bucket, Manifest, VectorIdentity
 from cluster.placement import bucket_count, bucket_of, shard_of
-from cluster.storage import GenerationStore
+from cluster.storage import GenerationStore, read_pointer
 
 IDENTITY = VectorIdentity(provider="test", model="m", dimensions=4)
 
@@ -169,3 +170,39 @@ def test_losing_a_shard_moves_only_its_own_buckets(shards: list[str]) -> None:
 def test_buckets_spread_over_the_shards() -> None:
     counts = Counter(shard_of("demo", f"b{number:04d}", ["s0", "s1", "s2", "s3"]) for number in range(400))
     assert min(counts.values()) > 60
+
+
+def test_what_a_later_version_adds_to_a_manifest_is_left_out_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    one = Bucket(name="b0000", rows=1, vectors=0, checksums={}, lexical_fingerprint="l", vector_fingerprint="v")
+    manifest = make_manifest("g1", buckets=(one,))
+    raw = manifest.to_json() | {"region": "north"}
+    raw["identity"] = {**raw["identity"], "pooling": "mean"}
+    raw["buckets"] = [{**item, "tier": 2} for item in raw["buckets"]]
+    assert Manifest.from_json(raw) == manifest
+    told = [(record.place, record.fields) for record in caplog.records]  # type: ignore[attr-defined]
+    assert told == [("manifest", ["region"]), ("identity", ["pooling"]), ("bucket", ["tier"])]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format_version": 2}, "a newer version of Raycall built it; index the project again, or run the version"),
+        ({"format_version": None}, "it is damaged"),
+        ({"format_version": "1"}, "it is damaged"),
+        ({"identity": {"provider": "static"}}, "a field is missing or of another type"),
+        ({"identity": 5}, "a field is missing or of another type"),
+        ({"buckets": [5]}, "a field is missing or of another type"),
+        ({"buckets": [{"name": "b0000"}]}, "a field is missing or of another type"),
+    ],
+)
+def test_a_manifest_that_cannot_be_read_says_why_in_words_and_not_in_those_of_a_constructor(
+    change: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(CorruptIndexError) as caught:
+        Manifest.from_json({**make_manifest("g1").to_json(), **change})
+    assert words in caught.value.detail and "__init__" not in caught.value.detail
+
+
+def test_a_pointer_may_hold_what_a_later_version_adds() -> None:
+    raw = {"generation": "g2", "previous": None, "sequence": 4, "pinned": True}
+    assert read_pointer(raw) == Pointer(generation="g2", sequence=4)

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cluster.errors import CorruptIndexError, OverloadedError, ShardError
+from cluster.errors import AnalyzerError, CorruptIndexError, OverloadedError, ShardError, UnreadableIndexError
 from cluster.model.access import Principal
 from cluster.model.nodes import Source
 from serve.http.app import OPEN_PATHS
@@ -61,11 +61,12 @@ def test_every_route_but_the_open_ones_needs_a_key(front: Front) -> None:
             if path in OPEN_PATHS:
                 assert response.status_code == 200
             else:
-                body = problem(response, 401)
+                body = problem(response, 401) if method != "HEAD" else {"query_id": response.headers["x-raycall-query-id"]}
+                assert response.status_code == 401
                 assert response.headers["www-authenticate"] == 'Bearer realm="raycall"'
                 assert body["query_id"] == response.headers["x-raycall-query-id"]
                 asked += 1
-    assert asked == 8
+    assert asked == 10
 
 
 @pytest.mark.parametrize("path", ["/v1/search", "/v1/noop"])
@@ -101,6 +102,14 @@ def test_status_may_be_a_coroutine_function() -> None:
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/search/", "/v2/search", "/v1/%00", "/../etc/passwd"])
 def test_an_unknown_address_is_a_problem(front: Front, path: str) -> None:
     assert problem(front.call("GET", path), 404)["code"] == "no_such_route"
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/v1/status", "/openapi.json", "/docs"])
+def test_head_is_answered_wherever_get_is_with_the_same_headers(front: Front, path: str) -> None:
+    head, get = front.call("HEAD", path), front.call("GET", path)
+    assert (head.status_code, get.status_code) == (200, 200)
+    assert head.headers["content-type"] == get.headers["content-type"]
+    assert "head" not in front.call("GET", "/openapi.json").json()["paths"].get(path, {})
 
 
 def test_another_method_is_a_problem_that_names_the_right_one(front: Front) -> None:
@@ -173,7 +182,7 @@ def test_a_path_that_is_no_text_does_not_break_the_answer() -> None:
     node = make_node("a", text={"content": "alpha", "path": source.path}, source=source)
     front.store.get_nodes = lambda ids, guard=None: dict.fromkeys(ids, node)  # type: ignore[method-assign]
     assert front.search({"query": "alpha"}).json()["hits"][0]["path"] == "odd\ufffd.txt"
-    assert "path: odd?.txt" in front.search({"query": "alpha"}, headers={"accept": "text/plain"}).text
+    assert "path: odd\\udcff.txt" in front.search({"query": "alpha"}, headers={"accept": "text/plain"}).text
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -193,7 +202,7 @@ def test_a_bad_score_of_a_leg_never_leaves(bad: float) -> None:
 @pytest.mark.parametrize("body", [*({"query": query} for query in BLANK), {}, {"query": "\u0000"}, {"query": "\ufeff\u2060"}])
 def test_every_blank_query_gets_the_same_refusal(front: Front, body: dict[str, Any]) -> None:
     found = problem(front.search(body), 422, "query")
-    assert found["detail"] == "query must hold at least one visible character"
+    assert found["detail"] == "query is required, and must hold at least one visible character"
     assert front.legs.embedded == [] and front.legs.lexical_queries == []
 
 
@@ -293,9 +302,11 @@ def test_half_an_emoji_in_a_query_is_replaced_and_whole_ones_stay(front: Front) 
     assert front.legs.lexical_queries[0].text == front.legs.embedded[0] == "ok \ufffd tail 🚀"
 
 
-def test_nul_is_taken_out_of_a_query(front: Front) -> None:
+def test_nul_parts_the_words_of_a_query_and_makes_no_name_of_another(front: Front) -> None:
     assert front.search({"query": "al\0pha"}).status_code == 200
-    assert front.legs.lexical_queries[0].text == "alpha"
+    assert front.legs.lexical_queries[0].text == front.legs.embedded[0] == "al pha"
+    for field, name in (("projects", "main\0"), ("labels", "Chunk\0")):
+        problem(front.search({"query": "x", field: [name]}), 422, field)
 
 
 @pytest.mark.parametrize("query", ["!", "*", "~", "--", "&& ||", "AND", "NOT", "OR OR", "?", "^2", "C++", "a && !b", "foo AND"])
@@ -328,6 +339,14 @@ def test_with_all_legs_down_the_answer_is_503_with_retry_after() -> None:
     response = front.search({"query": "x"})
     assert problem(response, 503)["code"] == "shard_unavailable"
     assert response.headers["retry-after"] == "1"
+
+
+def test_an_index_that_cannot_be_read_is_503_without_the_advice_to_try_again() -> None:
+    front = make_front(errors={"lexical": AnalyzerError(), "vector": UnreadableIndexError("verify, and index again")})
+    response = front.search({"query": "x"})
+    found = problem(response, 503)
+    assert found["code"] == "index_unreadable" and "verify, and index again" in found["detail"]
+    assert "try again" not in response.text and "retry-after" not in response.headers
 
 
 def test_overload_is_429_with_retry_after() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,3 +32,8 @@ def test_counts_add_up_and_an_unknown_count_stays_unknown() -> None:
     merged = merge_answers([_answer(("a",), [1.0], 7), _answer(("b",), [2.0], 5)], 1)
     assert (merged.ids, merged.matched, merged.asked, merged.answered) == (("b",), 12, 4, 2)
     assert merge_answers([_answer(("a",), [1.0], 7), _answer((), [], None)], 1).matched is None
+
+
+def test_what_a_leg_has_to_say_does_not_depend_on_which_shard_is_lost() -> None:
+    lost, whole = _answer((), [], None), replace(_answer(("a",), [1.0], 1), explain={"terms": {}})
+    assert merge_answers([lost, whole], 1).explain == merge_answers([whole, lost], 1).explain == {"terms": {}}

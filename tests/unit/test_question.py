@@ -20,7 +20,10 @@ from serve.question import make_question
 def test_a_blank_query_is_refused_in_the_same_words(query: str | None) -> None:
     with pytest.raises(UsageError) as caught:
         make_question(query=query)
-    assert (caught.value.field, caught.value.detail) == ("query", "query must hold at least one visible character")
+    assert (caught.value.field, caught.value.detail) == (
+        "query",
+        "query is required, and must hold at least one visible character",
+    )
 
 
 @pytest.mark.parametrize("query", ["!", "a", "\u200ba", "检", "🚀", "ok \ufffd tail"])
@@ -28,8 +31,17 @@ def test_a_query_with_anything_to_see_is_kept(query: str) -> None:
     assert make_question(query=query).request.query == query
 
 
-def test_nul_goes_and_half_a_pair_is_replaced() -> None:
-    assert make_question(query="a\0b \ud83d c 🚀").request.query == "ab \ufffd c 🚀"
+def test_control_characters_part_words_and_half_a_pair_is_replaced() -> None:
+    assert make_question(query="a\0b\x1bc\x9bd\x7fe \ud83d f 🚀").request.query == "a b c d e \ufffd f 🚀"
+    assert make_question(query="a\tb\r\nc").request.query == "a\tb\r\nc"
+
+
+@pytest.mark.parametrize("field", ["projects", "labels"])
+@pytest.mark.parametrize("name", ["odd\0", "\0odd", "a\nb", "a\x85b", "\x1b[2J", "\x7f"])
+def test_a_name_with_a_control_character_is_refused_and_not_read_as_another(field: str, name: str) -> None:
+    with pytest.raises(UsageError, match="control characters") as caught:
+        make_question(query="x", **{field: ["main", name]})  # type: ignore[arg-type]
+    assert caught.value.field == field
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from cluster.errors import (
+    AnalyzerError,
     EmbedderError,
     NotFoundError,
     OverloadedError,
     ShardError,
+    UnavailableError,
+    UnreadableIndexError,
 )
 from cluster.guards import search_guard
 from cluster.model.query import Fusion, ProjectFailure, Statistics
@@ -22,6 +25,8 @@ from serve.retrieval import WINDOW
 from tests.support.factories import make_agent, make_principal
 from tests.support.legs import IDENTITY, OTHER_IDENTITY, failure, make_manifest
 from tests.support.retrieval import Bench, codes, doc, ids, leg
+
+TWO = {"main": make_manifest(), "NOT": make_manifest("NOT")}
 
 # --- the plain way through ---------------------------------------------------------------------------------------------------
 
@@ -108,6 +113,25 @@ def test_a_project_without_a_generation_is_disclosed() -> None:
     assert [report.ran for report in alone.disclosure.legs] == [False, False]
 
 
+def test_a_damaged_index_is_not_told_as_one_that_is_not_there_yet() -> None:
+    bench = Bench(doc("a"), not_served={"hurt": "index_unreadable", "late": "shard_unavailable", "foreign": "index_unreadable"})
+    bench.register("main", "hurt", "late", "waiting", "foreign")
+    reader = make_principal(projects=frozenset({"main", "hurt", "late", "waiting"}))
+    answer = bench.ask(principal=reader)
+    assert ids(answer) == ["a"]
+    assert codes(answer) == ["index_unreadable", "not_opened_yet", "not_indexed_yet"]
+    hurt, late, waiting = (notice.detail for notice in answer.disclosure.degradations)
+    assert "hurt" in hurt and "damaged" in hurt and "raycall generations verify" in hurt and "foreign" not in hurt
+    assert late.endswith(": late") and waiting.endswith(": waiting")
+    with pytest.raises(UnreadableIndexError, match=r"damaged .* hurt; 'raycall generations verify'"):
+        bench.ask(principal=reader, projects=("hurt", "waiting"))
+
+
+def test_a_project_that_is_served_though_its_pointer_is_damaged_now_answers_as_ever() -> None:
+    bench = Bench(doc("a"), not_served={"main": "index_unreadable"})
+    assert (ids(bench.ask()), codes(bench.ask())) == (["a"], [])
+
+
 def test_an_account_without_projects_answers_with_nothing_and_says_so() -> None:
     answer = Bench(manifests={}).ask()
     assert (ids(answer), codes(answer)) == ([], ["no_projects"])
@@ -189,6 +213,79 @@ def test_with_no_leg_left_the_call_fails_as_unavailable() -> None:
     full = {"lexical": OverloadedError("full"), "vector": OverloadedError("full")}
     with pytest.raises(OverloadedError):
         Bench(doc("a"), errors=full).ask()
+
+
+@pytest.mark.parametrize(
+    ("lexical", "vector", "kind", "words"),
+    [
+        (
+            UnreadableIndexError("verify and index again"),
+            UnreadableIndexError("verify and index again"),
+            "index_unreadable",
+            "",
+        ),
+        (AnalyzerError("index again"), UnreadableIndexError("verify"), "index_unreadable", "index again; verify"),
+        (AnalyzerError("index again"), AnalyzerError("index again"), "analyzer_mismatch", "index again"),
+        (UnreadableIndexError("verify"), ShardError("down"), "shard_unavailable", "try again"),
+    ],
+)
+def test_with_no_leg_left_for_what_is_on_the_disk_the_call_says_what_helps_and_not_to_try_again(
+    lexical: Exception, vector: Exception, kind: str, words: str
+) -> None:
+    with pytest.raises(UnavailableError) as caught:
+        Bench(doc("a"), errors={"lexical": lexical, "vector": vector}).ask()
+    assert caught.value.code == kind and words in caught.value.detail
+    if kind == "index_unreadable" and not words:
+        assert caught.value.detail == "verify and index again"
+
+
+def test_another_analyzer_is_told_by_its_own_code_whole_or_in_part() -> None:
+    words = "the index was built with analyzer text-1, and this server has text-2: index the project again"
+    answer = Bench(doc("a"), errors={"lexical": AnalyzerError(words)}).ask()
+    assert codes(answer) == ["analyzer_mismatch"] and words in answer.disclosure.degradations[0].detail
+    manifests = {"main": make_manifest(), "NOT": make_manifest("NOT")}
+    part = failure("NOT", code="analyzer_mismatch", detail=words)
+    answer = Bench(doc("a"), manifests=manifests, failures={"lexical": (part,)}).ask()
+    assert leg(answer, "lexical").failed == (told("NOT", "analyzer_mismatch", words),)
+
+
+# --- labels ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_label_that_nothing_has_is_named_whatever_the_others_find() -> None:
+    bench = Bench(doc("a", labels=("Chunk",)), doc("b", "gamma", labels=("Document",)))
+    assert codes(bench.ask(labels=("Chunk", "Document"))) == [], "one label finds nothing for this question, and exists"
+    answer = bench.ask(labels=("Chnk", "Chunk", "Doc"))
+    assert ids(answer) == ["a"]
+    (notice,) = answer.disclosure.degradations
+    assert notice.code == "unknown_labels" and notice.detail.endswith("the label: 'Chnk', 'Doc'")
+    assert codes(bench.ask(labels=("Chnk",))) == ["unknown_labels"]
+
+
+def test_a_label_that_only_others_may_read_is_told_like_one_that_is_not_there() -> None:
+    bench = Bench(doc("a", agents=("iris",)), doc("b", labels=("Secret",), agents=("mira",)), manifests=TWO)
+    secret, absent = (bench.ask(principal=make_agent("iris"), labels=(label,)) for label in ("Secret", "Absent"))
+    assert [notice.detail.replace("Secret", "Absent") for notice in secret.disclosure.degradations] == [
+        notice.detail for notice in absent.disclosure.degradations
+    ]
+    assert codes(secret) == ["unknown_labels"]
+    assert codes(bench.ask(labels=("Secret",))) == []
+    assert codes(bench.ask(labels=("Secret",), projects=("NOT",))) == ["unknown_labels"]
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        {"failures": {"lexical": (failure("NOT"),)}},
+        {"extra": {"left_out": ("main",)}},
+        {"errors": {"lexical": ShardError("down")}},
+        {"hanging": {"lexical"}},
+    ],
+    ids=["part", "left-out", "down", "late"],
+)
+def test_nothing_is_said_of_labels_that_could_not_be_looked_for(trouble: dict[str, Any]) -> None:
+    answer = Bench(doc("a"), manifests=TWO, deadline_s=0.02, **trouble).ask(labels=("Chnk",))
+    assert "unknown_labels" not in codes(answer)
 
 
 def told(project: str, code: str = "shard_unavailable", detail: str = "the shard is restarting") -> ProjectFailure:

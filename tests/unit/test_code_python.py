@@ -2,7 +2,7 @@ import tokenize
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.errors import UsageError
@@ -369,6 +369,7 @@ def test_no_line_is_lost_or_doubled_whatever_the_source(lines: list[str], limit:
     Linked({"x.py": source})
 
 
+@settings(max_examples=20)
 @given(st.sampled_from([FACTORY, DECORATED, CLOSE_NAMES, UNICODE]), st.data())
 def test_no_line_is_lost_or_doubled_in_a_damaged_file(source: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(source)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import sysconfig
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from cluster.embed.static import StaticEmbedder
 from cluster.index import vector as module
 from cluster.index.vector import Plan, VectorIndex, write_vectors
 from cluster.index.vector_file import Precision
@@ -69,17 +66,23 @@ def test_recall_holds_for_every_share_allowed(
     assert np.mean(recalls) >= 0.98
 
 
-@pytest.mark.parametrize("precision", list(Precision))
+@pytest.fixture(scope="module", params=list(Precision))
+def always_graph(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[VectorIndex, Floats]:
+    vectors = clustered(3_000, 16, seed=12)
+    path = tmp_path_factory.mktemp("always") / "v.faiss"
+    write_vectors(path, vectors, np.arange(3_000), identity(16), precision=request.param, graph_threshold=0)
+    return VectorIndex(path, 3_000, identity(16)), vectors
+
+
 @pytest.mark.parametrize("plan", list(Plan)[1:])
 @pytest.mark.parametrize("share", [0.5, 0.1, 0.01, 0.001])
 def test_what_is_excluded_never_comes_back_and_what_is_allowed_fills_the_answer(
-    share: float, plan: Plan, precision: Precision, opened: Callable[..., VectorIndex], monkeypatch: pytest.MonkeyPatch
+    share: float, plan: Plan, always_graph: tuple[VectorIndex, Floats], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "GATHER_BYTES", 0)
     monkeypatch.setattr(VectorIndex, "plan", lambda *_: plan)
-    vectors, rng = clustered(3_000, 16, seed=12), np.random.default_rng(13)
-    index = opened(vectors, graph_threshold=0, precision=precision)
-    masks = [rng.random(3_000) < share for _ in range(20)]
+    (index, vectors), rng = always_graph, np.random.default_rng(13)
+    masks = [rng.random(3_000) < share for _ in range(4)]
     closeness = vectors @ vectors[0]
     masks += [closeness >= np.quantile(closeness, 1 - share), closeness <= np.quantile(closeness, share)]
     for k in (1, 10, 100):
@@ -133,41 +136,3 @@ def test_searches_on_many_threads_equal_those_on_one(opened: Callable[..., Vecto
     expected = [search(place) for place in range(64)]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(search, list(range(64)) * 4)) == expected * 4
-
-
-@pytest.fixture(scope="module")
-def real_vectors() -> tuple[Floats, Floats]:
-    """Vectors of 14,000 lines of installed Python files under the static model, and of 25 more as queries."""
-    root = Path(sysconfig.get_paths()["purelib"])
-    lines: dict[str, None] = {}
-    for path in sorted((root / "ray").rglob("*.py")):
-        text = path.read_text("utf-8", "replace")
-        lines.update(dict.fromkeys(line.strip() for line in text.splitlines() if 40 <= len(line.strip()) <= 100))
-        if len(lines) > 40_000:
-            break
-    picked = random.Random(3).sample(list(lines), 14_025)
-    vectors = StaticEmbedder(2).embed(picked)
-    return vectors[:14_000], vectors[14_000:]
-
-
-@pytest.mark.parametrize("precision", [Precision.FLOAT32, Precision.SQ8])
-def test_recall_holds_on_real_text(precision: Precision, real_vectors: tuple[Floats, Floats], tmp_path: Path) -> None:
-    vectors, queries = real_vectors
-    identity_ = StaticEmbedder.identity
-    write_vectors(tmp_path / "v", vectors, np.arange(len(vectors)), identity_, precision=precision, graph_threshold=10_000)
-    index = VectorIndex(tmp_path / "v", len(vectors), identity_)
-    assert index.plan(index.prepare(None), 1, 10) is Plan.GRAPH
-    rng = np.random.default_rng(4)
-    for share in (1.0, 0.5, 0.1, 0.01, 0.001):
-        for correlation in ("random", "near", "far") if share < 1 else ("random",):
-            recalls = []
-            for query in queries:
-                closeness = vectors @ query
-                orders = {"random": rng.permutation(len(vectors)), "near": np.argsort(-closeness), "far": np.argsort(closeness)}
-                mask = np.zeros(len(vectors), dtype=bool)
-                mask[orders[correlation][: int(share * len(vectors))]] = True
-                rows, _ = index.search(query[None], [index.prepare(mask)], 10)[0]
-                assert mask[rows].all()
-                assert len(rows) == 10
-                recalls.append((closeness[rows] >= np.sort(closeness[mask])[-10] - 1e-6).mean())
-            assert np.mean(recalls) >= 0.98, (share, correlation)

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Examples come from a fixed seed in CI, so that a red run can be run again; elsewhere each run looks at new ones.
-settings.register_profile("local", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", parent=settings.get_profile("local"), derandomize=True)
+# Examples come from a fixed seed in CI, so that a red run can be run again; elsewhere each run looks at new ones, and half as
+# many, so that the unit tests are done while one waits for them.
+settings.register_profile("local", deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", parent=settings.get_profile("local"), max_examples=50, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 

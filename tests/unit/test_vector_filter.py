@@ -31,10 +31,10 @@ def opened(tmp_path: Path) -> Callable[..., VectorIndex]:
 
 @pytest.fixture(scope="module", params=list(Precision))
 def graph_index(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> tuple[VectorIndex, Floats, Floats]:
-    vectors = clustered(5_010, 32, seed=3)
+    vectors = clustered(3_010, 32, seed=3)
     path = tmp_path_factory.mktemp("graph") / "v.faiss"
-    write_vectors(path, vectors[:5_000], np.arange(5_000), identity(32), precision=request.param, graph_threshold=100)
-    return VectorIndex(path, 5_000, identity(32)), vectors[:5_000], vectors[5_000:]
+    write_vectors(path, vectors[:3_000], np.arange(3_000), identity(32), precision=request.param, graph_threshold=100)
+    return VectorIndex(path, 3_000, identity(32)), vectors[:3_000], vectors[3_000:]
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.1, 0.01, 0.001])
@@ -55,9 +55,9 @@ def test_recall_holds_for_every_share_allowed(
     recalls = []
     for query in queries:
         closeness = vectors @ query
-        order = {"random": rng.permutation(5_000), "near": np.argsort(-closeness), "far": np.argsort(closeness)}[correlation]
-        mask = np.zeros(5_000, dtype=bool)
-        mask[order[: int(share * 5_000)]] = True
+        order = {"random": rng.permutation(3_000), "near": np.argsort(-closeness), "far": np.argsort(closeness)}[correlation]
+        mask = np.zeros(3_000, dtype=bool)
+        mask[order[: int(share * 3_000)]] = True
         rows, _ = index.search(query[None], [index.prepare(mask)], 10)[0]
         assert mask[rows].all()
         assert len(set(rows.tolist())) == len(rows) == min(10, mask.sum())

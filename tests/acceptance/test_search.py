@@ -257,3 +257,9 @@ def test_pages_of_any_size_join_to_one_list(server: Server, fusion: str) -> None
         assert [(hit["id"], hit["score"]) for hit in found] == [(hit["id"], hit["score"]) for hit in whole["hits"]]
     refused = server.request("POST", "/v1/search", {"query": "pump", "cursor": "x"})
     assert (refused.status, refused.json["field"]) == (422, "cursor")
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/v1/status"])
+def test_head_is_answered_without_a_body_through_the_whole_ingress(server: Server, path: str) -> None:
+    reply = server.request("HEAD", path)
+    assert (reply.status, reply.body) == (200, b"")

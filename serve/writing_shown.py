@@ -29,13 +29,20 @@ class Filler(Protocol):
     def fill(self, served: Mapping[str, Manifest]) -> tuple[int, frozenset[str]]: ...
 
 
+#: A round is followed by a rest so many times as long, so that the shards answer questions most of the time: showing one write
+#: costs a shard some 10 ms, and showing ten at once hardly more. At most so many seconds.
+REST, MOST_REST_S = 2.0, 0.25
+
+
 class Rounds(Generic[T]):
-    """Group commit: work that is asked for while it runs is done once more, for all who have asked meanwhile."""
+    """Group commit: work that is asked for while it runs, or rests, is done once more, for all who have asked meanwhile."""
 
     def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
         self._work = work
         self._asked = 0
         self._running: asyncio.Task[tuple[int, T]] | None = None
+        #: When the rest is over, on the loop's clock.
+        self._rested_at = 0.0
 
     async def __call__(self) -> T:
         """The result of a round that began after this call."""
@@ -50,9 +57,14 @@ class Rounds(Generic[T]):
                 return result
 
     async def _round(self) -> tuple[int, T]:
-        began = self._asked
+        loop = asyncio.get_running_loop()
         try:
-            return began, await self._work()
+            if self._rested_at > loop.time():
+                await asyncio.sleep(self._rested_at - loop.time())
+            began, started = self._asked, loop.time()
+            result = await self._work()
+            self._rested_at = loop.time() + min(MOST_REST_S, REST * (loop.time() - started))
+            return began, result
         finally:
             self._running = None
 

@@ -21,7 +21,7 @@ from cluster.model.manifest import Manifest, VectorIdentity
 from cluster.model.nodes import Node
 from cluster.model.query import PartitionFailure
 from cluster.ports import WriteBatch
-from serve.writing_shown import LiveShowing, Rounds
+from serve.writing_shown import MOST_REST_S, REST, LiveShowing, Rounds
 from serve.writing_vectors import RETRY_S, VectorFiller
 from tests.support.clock import ManualClock
 from tests.support.factories import ACCOUNT, make_node
@@ -82,6 +82,34 @@ async def test_a_round_that_fails_is_told_and_the_next_one_runs() -> None:
     with pytest.raises(UnavailableError):
         await rounds()
     assert await rounds() == "yes"
+
+
+async def test_after_a_round_there_is_a_rest_in_which_askers_gather(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, now, rest = asyncio.get_running_loop(), [100.0], asyncio.Event()
+    slept: list[float] = []
+    begun: list[float] = []
+
+    async def work() -> int:
+        begun.append(now[0])
+        now[0] += 0.01 if len(begun) == 1 else 100.0
+        return len(begun)
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await rest.wait()
+        now[0] += seconds
+
+    monkeypatch.setattr(loop, "time", lambda: now[0])
+    monkeypatch.setattr("serve.writing_shown.asyncio.sleep", sleep)
+    rounds = Rounds(work)
+    assert await rounds() == 1, "nothing came before it: at once"
+    later = [asyncio.ensure_future(rounds()) for _ in range(5)]
+    await asyncio.wait(later, timeout=0)
+    assert begun == [100.0] and slept == [pytest.approx(REST * 0.01)]
+    rest.set()
+    assert await asyncio.gather(*later) == [2] * 5
+    assert await rounds() == 3
+    assert slept[1:] == [MOST_REST_S], "however long a round took"
 
 
 # --- showing -----------------------------------------------------------------------------------------------------------------

@@ -89,6 +89,10 @@ class LexicalShard:
         self._search(LexicalQuery(text="warm up", guard=EVERYTHING, pins=pins, k=1))
         return tuple(self._partitions.prepare(pins))
 
+    def prepare_some(self, pins: Pins, seconds: float) -> tuple[PartitionFailure, ...] | None:
+        """`prepare` in pieces of about `seconds`; None: call again. See `PartitionHolder.prepare_some`."""
+        return None if self._partitions.prepare_some(pins, seconds) is None else self.prepare(pins)
+
     def catch_up(self, revision: int) -> tuple[PartitionFailure, ...]:
         """See `PartitionHolder.catch_up`."""
         return tuple(self._partitions.catch_up(revision))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -27,6 +27,8 @@ KEPT_GENERATIONS = 2
 #: Seconds until a partition that could not be opened is tried again, and until one that could not follow the store is.
 RETRY_S = 10.0
 FOLLOW_RETRY_S = 1.0
+#: Nodes that are replayed at once while questions wait.
+PIECE = 32
 #: Seconds after the last question to the older generation from which on it is kept up no more, until somebody asks again.
 IDLE_S = 60.0
 
@@ -103,6 +105,8 @@ class PartitionHolder(Generic[P]):
         self._opener = opener
         self._follow = follow
         self._held: dict[str, OrderedDict[str, _Generation[P]]] = {}
+        #: The generations that are made ready piece by piece, and by which pins.
+        self._preparing: tuple[Pins, Generator[None, None, None]] | None = None
         #: The newest revision that a caller knew of: no partition behind it may answer.
         self._wanted = 0
 
@@ -122,6 +126,21 @@ class PartitionHolder(Generic[P]):
         self._settle(slot for project, generation in pins.items() for slot in self._generation(project, generation).slots)
         return self.held(pins)[1]
 
+    def prepare_some(self, pins: Pins, seconds: float) -> list[PartitionFailure] | None:
+        """`prepare` in pieces of about `seconds`, so that questions to other generations are answered in between.
+
+        None: there is more to do, call again. One set of pins at a time; others end the one before.
+        """
+        until = self._clock() + seconds
+        if self._preparing is None or self._preparing[0] != pins:
+            self._forget_preparing()
+            self._preparing = (dict(pins), self._steps(pins))
+        for _ in self._preparing[1]:
+            if self._clock() >= until:
+                return None
+        self._preparing = None
+        return self.prepare(pins)
+
     def catch_up(self, revision: int) -> list[PartitionFailure]:
         """Makes everything that was written up to `revision` part of all answers from now on; returns what could not follow.
 
@@ -140,6 +159,7 @@ class PartitionHolder(Generic[P]):
 
     def close(self) -> None:
         """Closes everything."""
+        self._forget_preparing()
         for opened in self._held.values():
             for generation in opened.values():
                 _close(generation)
@@ -150,11 +170,56 @@ class PartitionHolder(Generic[P]):
         known = opened.get(generation)
         if known is None or (known.failure is not None and self._clock() >= known.retry_at):
             known = opened[generation] = self._read(project, generation)
+        return self._used(project, generation)
+
+    def _used(self, project: str, generation: str) -> _Generation[P]:
+        opened = self._held[project]
         opened.move_to_end(generation)
-        known.asked_at = self._clock()
+        opened[generation].asked_at = self._clock()
         while len(opened) > KEPT_GENERATIONS:
             _close(opened.popitem(last=False)[1])
-        return known
+        return opened[generation]
+
+    def _steps(self, pins: Pins) -> Generator[None, None, None]:
+        """Opens and replays what of `pins` is not held yet, and holds it when it is whole. A step is a bucket or a PIECE.
+
+        Nobody else knows of it before: catching up would replay all that is left of it at once.
+        """
+        for project, generation in pins.items():
+            if generation in self._held.get(project, ()):
+                continue
+            fresh = self._read(project, generation)
+            try:
+                for slot in fresh.slots:
+                    self._try(slot, self._open, slot)
+                    yield
+                    yield from self._replay_in_pieces(slot)
+            except GeneratorExit:
+                _close(fresh)
+                raise
+            self._held.setdefault(project, OrderedDict())[generation] = fresh
+            self._used(project, generation)
+
+    def _replay_in_pieces(self, slot: _Slot[P]) -> Iterator[None]:
+        count = len(slot.manifest.buckets)
+        try:
+            for page in self._follow(slot.revision, lambda node_id: bucket_of(node_id, count) == slot.number):
+                ((_, mine),) = _shares([slot], [count], page)
+                changes = list(mine.items())
+                for start in range(0, len(changes), PIECE):
+                    if slot.partition is None:
+                        return
+                    self._try(slot, slot.partition.apply, dict(changes[start : start + PIECE]))
+                    yield
+                slot.revision = page.revision
+        except Exception as error:
+            self._failed(slot, error, FOLLOW_RETRY_S)
+
+    def _forget_preparing(self) -> None:
+        if self._preparing is not None:
+            # It closes what it has opened.
+            self._preparing[1].close()
+            self._preparing = None
 
     def _read(self, project: str, generation: str) -> _Generation[P]:
         try:

@@ -20,6 +20,8 @@ from cluster.telemetry import configure_file
 log = logging.getLogger(__name__)
 
 NAMESPACE = "raycall"
+#: Seconds of one piece of a new generation's opening.
+PIECE_S = 0.03
 #: Seconds that the shards have to come up.
 START_TIMEOUT_S = 120.0
 
@@ -65,8 +67,8 @@ class LexicalShardActor:
             settings.analyzer,
         )
 
-    def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
-        return self._shard.prepare(pins)
+    def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...] | None:
+        return self._shard.prepare_some(pins, PIECE_S)
 
     def catch_up(self, revision: int) -> tuple[PartitionFailure, ...]:
         return self._shard.catch_up(revision)
@@ -92,8 +94,8 @@ class VectorShardActor:
             name, settings.root, settings.shards, settings.threads, settings.source, settings.vectors, settings.delta_rows
         )
 
-    def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
-        return self._shard.prepare(pins)
+    def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...] | None:
+        return self._shard.prepare_some(pins, PIECE_S)
 
     def catch_up(self, revision: int) -> tuple[PartitionFailure, ...]:
         return self._shard.catch_up(revision)
@@ -137,8 +139,11 @@ class ShardClient:
         self._handle: Any = None
 
     async def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]:
-        result: tuple[PartitionFailure, ...] = await self._call("prepare", pins)
-        return result
+        # An actor works on one call at a time: questions that wait for it are answered between two pieces.
+        while (result := await self._call("prepare", pins)) is None:
+            pass
+        failures: tuple[PartitionFailure, ...] = result
+        return failures
 
     async def catch_up(self, revision: int) -> tuple[PartitionFailure, ...]:
         result: tuple[PartitionFailure, ...] = await self._call("catch_up", revision)

@@ -57,6 +57,10 @@ class VectorShard:
         """Opens the pinned generations ahead of the first question; returns what of them could not be opened."""
         return tuple(self._partitions.prepare(pins))
 
+    def prepare_some(self, pins: Pins, seconds: float) -> tuple[PartitionFailure, ...] | None:
+        """`prepare` in pieces of about `seconds`; None: call again. See `PartitionHolder.prepare_some`."""
+        return None if self._partitions.prepare_some(pins, seconds) is None else self.prepare(pins)
+
     def catch_up(self, revision: int) -> tuple[PartitionFailure, ...]:
         """See `PartitionHolder.catch_up`. Rows that waited for their vectors get those that are there now."""
         return tuple(self._partitions.catch_up(revision))

@@ -9,7 +9,10 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 from urllib.parse import urlsplit
+
+T = TypeVar("T")
 
 _LENGTH = b"content-length:"
 
@@ -56,7 +59,7 @@ def run(url: str, requests: Iterator[bytes], connections: int, seconds: float, m
     return asyncio.run(_run(url, requests, connections, seconds, marker))
 
 
-def cycle(requests: Sequence[bytes]) -> Iterator[bytes]:
+def cycle(requests: Sequence[T]) -> Iterator[T]:
     """The requests in turn, from the start again when they run out; one iterator serves all rounds."""
     while True:
         yield from requests

@@ -12,11 +12,12 @@ import shutil
 import signal
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from benchmarks import machine, server
+from benchmarks import load, machine, server, swapping
 from benchmarks.corpus import make_corpus, questions, stored_texts
 from benchmarks.rounds import Comparison, Measure, compare
 from benchmarks.server import Indexed, Searches
@@ -26,6 +27,8 @@ OUT = Path(__file__).parent / "out"
 #: Files of the two corpora: about 20,000 rows, and about 5,000 where each row costs the sentence model 30 ms.
 FILES, SENTENCE_FILES = 740, 170
 QUESTIONS = 16_384
+#: Length of a round of open-loop load.
+LOAD_SECONDS = 12.0
 NAIVE = {"RAYCALL_INGRESS_HA_PROXY": "false", "RAYCALL_INGRESS_MICRO_BATCHING": "false"}
 SENTENCE = {"RAYCALL_EMBED_FIRST": "sentence"}
 
@@ -91,6 +94,37 @@ def measure_http(bench: Bench, indexed: Indexed) -> None:
             other = Searches(plain, copy.key, asked, bench.seconds)
             bench.keep("batched_vs_naive", compare(searches.search, other.search, bench.rounds))
         bench.details["failed_requests"] = searches.failed + bare.failed + other.failed
+
+
+def measure_load(bench: Bench) -> None:
+    """The tail at half of the saturation rate while nodes are written and a generation is swapped; and how soon writes show."""
+    corpus = OUT / f"corpus-{SENTENCE_FILES}-twice"
+    shutil.rmtree(corpus, ignore_errors=True)
+    shutil.copytree(make_corpus(OUT / f"corpus-{SENTENCE_FILES}", SENTENCE_FILES), corpus)
+    data_dir = OUT / "swapped"
+    shutil.rmtree(data_dir, ignore_errors=True)
+    bench.say("indexing two generations to swap")
+    indexed = server.index(corpus, data_dir)
+    swapping.add_generation(indexed, corpus)
+    asked = questions(stored_texts(data_dir), QUESTIONS)
+    with server.running(indexed) as swapped:
+        searches = Searches(swapped, indexed.key, asked, bench.seconds)
+        searches.search()
+        saturation = searches.search().per_second
+        found = [
+            swapping.evenness(
+                swapped, indexed, load.cycle(asked[::-1]), saturation / 2, LOAD_SECONDS, beside=lambda: swapping.swap(data_dir)
+            )
+            for _ in range(bench.rounds)
+        ]
+        bench.results["load_p99_vs_p50"] = median(run.ratio for run in found)
+        bench.details["load_p99_vs_p50"] = {"saturation": round(saturation, 1), "rounds": [asdict(run) for run in found]}
+        bench.details["failed_requests"] += searches.failed + sum(run.failed for run in found)
+        bench.say(f"load_p99_vs_p50 = {bench.results['load_p99_vs_p50']}, {sum(run.failed for run in found)} failed")
+        visible = swapping.visible_after_ack_ms(swapped, indexed)
+        bench.results["visible_after_ack_ms"] = visible["ms"]
+        bench.details["visible_after_ack_ms"] = visible
+        bench.say(f"visible_after_ack_ms = {visible['ms']}")
 
 
 def measure_sentence(bench: Bench) -> None:
@@ -181,6 +215,7 @@ def main() -> int:
     described = machine.describe()
     indexed = measure_index(bench)
     measure_http(bench, indexed)
+    measure_load(bench)
     measure_sentence(bench)
     measure_legs(bench, indexed)
     measure_build(bench, indexed)

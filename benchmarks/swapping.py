@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 import time
@@ -120,15 +119,9 @@ def visible_after_ack_ms(server: Server, indexed: Indexed, rounds: int = 30) -> 
     return {"ms": round(median(delays), 1), "worst_ms": round(max(delays), 1), "rounds": rounds}
 
 
-@contextlib.contextmanager
-def two_generations(indexed: Indexed, corpus: Path) -> Iterator[Indexed]:
-    """The folder with a second generation of the project, so that a server swaps between two that it need not build."""
-    added = corpus / "added_for_a_second_generation.py"
-    added.write_text('"""One more file."""\n')
-    try:
-        done = raycall(indexed.data_dir, "index", "--json", "--project", PROJECT, str(corpus), timeout=1200.0)
-    finally:
-        added.unlink()
+def add_generation(indexed: Indexed, corpus: Path) -> None:
+    """Builds a second generation of the project, so that a server swaps between two that it need not build."""
+    (corpus / "added_for_a_second_generation.py").write_text('"""One more file."""\n')
+    done = raycall(indexed.data_dir, "index", "--json", "--project", PROJECT, str(corpus), timeout=1200.0)
     if done.returncode:
         raise RuntimeError(f"no second generation:\n{done.stderr[-3000:]}")
-    yield indexed

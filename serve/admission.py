@@ -25,8 +25,9 @@ WAITING_SHARE = 0.5
 START = 16
 #: What is left of the limit when requests take too long: the more the longer they take, within these bounds.
 _LEAST_LEFT, _MOST_LEFT = 0.5, 0.9
-#: Weight of the last request in the mean of the times in work.
-_WEIGHT = 0.1
+#: Weight of the last request in the mean of the times in work, and how many times the mean it counts as at most: one that was
+#: held up (by a disk, by a swap) says little about the next.
+_WEIGHT, _MOST_TIMES = 0.1, 4.0
 
 
 #: Seconds between two looks at the event loop.
@@ -148,7 +149,10 @@ class Lane:
 
     def _leave(self, took_s: float, crowded: bool) -> None:
         self._working -= 1
-        self._mean_s += (took_s - self._mean_s) * (_WEIGHT if self._mean_s else 1.0)
+        if self._mean_s:
+            self._mean_s += (min(took_s, _MOST_TIMES * self._mean_s) - self._mean_s) * _WEIGHT
+        else:
+            self._mean_s = took_s
         self._settling -= 1
         if took_s <= self._target_s:
             if self._waiting:

@@ -97,6 +97,22 @@ async def test_who_would_wait_too_long_is_told_at_once_and_when_to_come_back() -
     assert await asyncio.gather(running, waiting, patient) == [1, 2, 3]
 
 
+async def test_one_that_was_held_up_does_not_turn_the_next_away() -> None:
+    clock = ManualClock()
+    work = Work(make_lane(clock, most=1))
+    for number, seconds in enumerate((0.01, 0.01, 10.0)):
+        task = work.ask(number, math.inf)
+        await settle()
+        clock.advance(seconds)
+        work.end(number)
+        await task
+    running = work.ask(3, math.inf)
+    await settle()
+    assert work.lane.expected_wait_s() < 0.02
+    work.end(3)
+    await running
+
+
 async def test_what_is_late_on_arrival_is_not_begun() -> None:
     lane = make_lane()
     with pytest.raises(DeadlineError):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors.partitions import FOLLOW_RETRY_S, IDLE_S, RETRY_S, PartitionHolder
+from actors.partitions import FOLLOW_RETRY_S, IDLE_S, PIECE, RETRY_S, PartitionHolder
 from cluster.errors import UnavailableError
 from cluster.feed import Feed, NodeChanges
 from cluster.graph.memory import MemoryGraphStore
@@ -256,3 +256,69 @@ def test_older_generations_are_closed_when_newer_ones_came(world: World) -> None
     assert [part.closed for part in world.opened] == [True, False, False]
     world.holder.close()
     assert all(part.closed for part in world.opened)
+
+
+# --- making ready piece by piece ---------------------------------------------------------------------------------------------
+
+
+def pieces(world: World, pins: dict[str, str], between: Callable[[], None] = lambda: None) -> int:
+    """How many calls it takes when each does one step."""
+    calls = 1
+    while (failures := world.holder.prepare_some(pins, 0.0)) is None:
+        between()
+        calls += 1
+    assert failures == []
+    return calls
+
+
+def test_a_generation_is_made_ready_in_pieces_while_the_other_answers_and_follows(world: World) -> None:
+    world.publish("g1")
+    old = world.part()
+    world.publish("g2")
+    world.write(*(make_node(f"n{number:03}") for number in range(5 * PIECE)))
+    newest: list[int] = []
+
+    def between() -> None:
+        newest.append(world.write(make_node(f"later-{len(newest)}")))
+        assert world.holder.catch_up(newest[-1]) == []
+        assert world.part() is old and old.shown[f"later-{len(newest) - 1}"] == newest[-1]
+        fresh = world.opened[1]
+        assert all(len(changes) <= PIECE for changes in fresh.applied), "catching up does not do the rest at once"
+
+    assert pieces(world, {"main": "g2"}, between) >= 6
+    fresh = world.part("g2")
+    assert fresh is world.opened[1] and len(world.opened) == 2
+    assert fresh.shown == old.shown
+    assert fresh.shown[f"later-{len(newest) - 1}"] == newest[-1]
+
+
+def test_what_is_ready_takes_one_call(world: World) -> None:
+    world.publish("g1")
+    world.write(make_node("a"))
+    part = world.part()
+    assert pieces(world, {"main": "g1"}) == 1
+    assert world.part() is part
+
+
+def test_other_pins_end_what_was_being_made_ready(world: World) -> None:
+    world.publish("g1")
+    world.publish("g2")
+    world.write(make_node("a"))
+    assert world.holder.prepare_some({"main": "g1"}, 0.0) is None
+    pieces(world, {"main": "g2"})
+    assert [part.closed for part in world.opened] == [True, False]
+    assert world.part("g1").shown == world.part("g2").shown
+    assert world.holder.prepare_some({"main": "g3"}, 0.0) is not None, "a generation that is not there is told as failed"
+
+
+def test_a_partition_that_fails_in_a_piece_is_told(world: World) -> None:
+    world.publish("g1")
+    world.write(*(make_node(f"n{number:03}") for number in range(3 * PIECE)))
+    assert world.holder.prepare_some({"main": "g1"}, 0.0) is None
+    world.opened[0].error = MemoryError("no memory left")
+    failures = None
+    while failures is None:
+        failures = world.holder.prepare_some({"main": "g1"}, 0.0)
+    assert [failure.bucket for failure in failures] == ["b0000"] and world.opened[0].closed
+    world.now += RETRY_S
+    assert world.holder.prepare({"main": "g1"}) == []

@@ -37,7 +37,9 @@ DEADLINE_S = 2.0
 BULK_DEADLINE_S = 60.0
 #: Threads that write: one is in a transaction, the next makes ready. The pool of others (queries' vectors) stays free.
 _THREADS = 2
-#: Transactions that wait for a thread. Most requests are refused before by the time that they would wait.
+#: Requests in work at once: more than threads, which would idle while a busy event loop comes to what they have done.
+_WORKING = 16
+#: Transactions that wait for their turn. Most requests are refused before by the time that they would wait.
 _MOST_WAITING = 256
 
 
@@ -177,7 +179,7 @@ class Writing:
         self._threads = ThreadPoolExecutor(_THREADS, "writes")
         # Apart from questions and from each other, so that none keeps the others out.
         self._lane, self._reads = (
-            Lane(name, clock.monotonic, most=_THREADS, least=_THREADS, most_waiting=_MOST_WAITING)
+            Lane(name, clock.monotonic, most=_WORKING, least=_WORKING, most_waiting=_MOST_WAITING)
             for name in ("writes", "reads")
         )
 

@@ -87,8 +87,11 @@ async def test_who_would_wait_too_long_is_told_at_once_and_when_to_come_back() -
     running, waiting = work.ask(1, 100.0), work.ask(2, 100.0)
     await settle()
     assert work.lane.expected_wait_s() == pytest.approx(6.0)
+    refusing = asyncio.ensure_future(work.lane.run(clock.monotonic() + 6.0 / WAITING_SHARE - 0.1, at_once()))
+    await settle()
+    assert refusing.done(), "without waiting first"
     with pytest.raises(OverloadedError) as refused:
-        await work.lane.run(clock.monotonic() + 6.0 / WAITING_SHARE - 0.1, at_once())
+        await refusing
     assert refused.value.retry_after_s == 6
     patient = work.ask(3, clock.monotonic() + 6.0 / WAITING_SHARE + 0.1)
     await settle()

@@ -165,8 +165,13 @@ def mapped_errors() -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         found = _meaning(error)
-        logger.warning("graph store failed", extra={"action": "store_failed", "code": found.code, "reason": str(error)})
+        logger.warning("graph store failed", extra={"action": "store_failed", "code": found.code, "reason": _reason(error)})
         raise found from error
+
+
+def _reason(error: sqlite3.Error) -> str:
+    """SQLite's words, which are the same for many causes, and its name of this one."""
+    return f"{error} ({getattr(error, 'sqlite_errorname', None) or type(error).__name__})"
 
 
 def _meaning(error: sqlite3.Error) -> RaycallError:

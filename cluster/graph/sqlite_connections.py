@@ -51,7 +51,7 @@ class ConnectionPool:
         """Makes the file, readable by its owner alone (WAL and index files take over its mode), and puts it in WAL mode."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            _make_file(self._path)
         except OSError as error:
             raise UnavailableError(f"the store's file could not be opened: {error.strerror}") from error
         connection = self._open()
@@ -141,6 +141,24 @@ class ConnectionPool:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
+
+
+def _make_file(path: Path) -> None:
+    """Makes an empty file that its owner alone may read, if there is none.
+
+    The database itself is never opened here: closing any descriptor of a file drops all locks that this process holds on it
+    (fcntl(2)), those of its SQLite connections among them. Another process that closes its own last one would then take itself
+    for the last of all and delete the write-ahead log that this one still reads and writes.
+    """
+    if path.exists():
+        return
+    empty = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    os.close(os.open(empty, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.link(empty, path)
+    finally:
+        empty.unlink()
 
 
 def _use_wal(connection: sqlite3.Connection, deadline: float) -> None:

@@ -12,7 +12,12 @@ from cluster.ports import WriteBatch
 from tests.support.factories import ACCOUNT, make_node
 
 #: Opens the database, reads it and closes it: where nobody else holds a lock, SQLite deletes the write-ahead log then.
-VISITOR = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); print(c.execute('SELECT count(*) FROM nodes').fetchone()[0]); c.close()"
+VISITOR = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+print(connection.execute("SELECT count(*) FROM nodes").fetchone()[0])
+connection.close()
+"""
 
 
 def visit(path: Path) -> int:

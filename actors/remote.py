@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -13,8 +15,9 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from actors.source import Source
-from cluster.errors import RaycallError, ShardError, UnavailableError
+from cluster.errors import RaycallError, ShardDownError, ShardError, UnavailableError
 from cluster.model.query import LegAnswer, LexicalQuery, PartitionFailure, Pins, TermStatistics, VectorQuery
+from cluster.placement import replica_name
 from cluster.telemetry import configure_file
 
 log = logging.getLogger(__name__)
@@ -51,14 +54,17 @@ class ShardSettings:
 
 
 class LexicalShardActor:
-    """What Ray runs: builds the plain shard inside the actor's own process, where the JVM lives and nowhere else."""
+    """What Ray runs: builds the plain shard inside the actor's own process, where the JVM lives and nowhere else.
 
-    def __init__(self, name: str, settings: ShardSettings) -> None:
+    `replica` is a name of its own, `shard` the name that placement goes by.
+    """
+
+    def __init__(self, replica: str, shard: str, settings: ShardSettings) -> None:
         from actors.opening import open_lexical_shard
 
-        _log_to_file(name, settings)
+        _log_to_file(replica, settings)
         self._shard = open_lexical_shard(
-            name,
+            shard,
             settings.root,
             settings.shards,
             settings.heap_mib,
@@ -86,12 +92,12 @@ class LexicalShardActor:
 class VectorShardActor:
     """As `LexicalShardActor`, for vectors."""
 
-    def __init__(self, name: str, settings: ShardSettings) -> None:
+    def __init__(self, replica: str, shard: str, settings: ShardSettings) -> None:
         from actors.opening import open_vector_shard
 
-        _log_to_file(name, settings)
+        _log_to_file(replica, settings)
         self._shard = open_vector_shard(
-            name, settings.root, settings.shards, settings.threads, settings.source, settings.vectors, settings.delta_rows
+            shard, settings.root, settings.shards, settings.threads, settings.source, settings.vectors, settings.delta_rows
         )
 
     def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...] | None:
@@ -111,15 +117,18 @@ def _log_to_file(name: str, settings: ShardSettings) -> None:
     configure_file(settings.log_level, settings.log_format, settings.logs / f"{name}.log")
 
 
-def start_shards(actor_class: type, names: Sequence[str], settings: ShardSettings) -> None:
-    """Starts one named actor a shard and waits until each has opened. Detached: they outlive the replica that asks them.
+def start_shards(actor_class: type, names: Sequence[str], settings: ShardSettings, replicas: int = 1) -> None:
+    """Starts `replicas` named actors a shard and waits until each has opened. Detached: they outlive the application.
 
-    A shard that dies is restarted for ever; it opens its generations again on the first question that names them.
+    An actor that dies is restarted for ever; it opens its generations when it is told to, or on the first question that names
+    them.
     """
     # A shard waits for questions most of its life: it takes no CPU from Ray's books, so that batch work is never shut out.
     options = {"lifetime": "detached", "namespace": NAMESPACE, "num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
     handles = [
-        ray.remote(actor_class).options(name=name, get_if_exists=True, **options).remote(name, settings) for name in names
+        ray.remote(actor_class).options(name=replica, get_if_exists=True, **options).remote(replica, shard, settings)
+        for shard in names
+        for replica in (replica_name(shard, number) for number in range(replicas))
     ]
     try:
         ray.get([handle.process_id.remote() for handle in handles], timeout=START_TIMEOUT_S)
@@ -132,7 +141,7 @@ def start_shards(actor_class: type, names: Sequence[str], settings: ShardSetting
 
 
 class ShardClient:
-    """A shard by its name. The handle is looked up again when the actor behind it was replaced."""
+    """A replica of a shard by its name. The handle is looked up again when the actor behind it was replaced."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -157,18 +166,23 @@ class ShardClient:
         result: Sequence[LegAnswer] = await self._call("search", queries)
         return result
 
+    async def restart(self) -> None:
+        """Ends the actor's process, be it stopped or in a loop; Ray starts it anew. What is on its way to it fails."""
+        with contextlib.suppress(ValueError, RayError):
+            handle = self._handle or ray.get_actor(self.name, namespace=NAMESPACE)
+            await asyncio.to_thread(ray.kill, handle, no_restart=False)
+
     async def _call(self, method: str, argument: object) -> Any:
         try:
             if self._handle is None:
                 self._handle = ray.get_actor(self.name, namespace=NAMESPACE)
         except ValueError as error:
-            raise ShardError("the shard is down") from error
+            raise ShardDownError("the shard is down") from error
         try:
             return await getattr(self._handle, method).remote(argument)
         except RayActorError as error:
             self._handle = None
-            log.warning("shard is down", extra={"action": "shard_down", "shard": self.name})
-            raise ShardError("the shard is down") from error
+            raise ShardDownError("the shard is down") from error
         except RaycallError:
             raise
         except RayError as error:
@@ -176,9 +190,9 @@ class ShardClient:
             raise ShardError("the shard failed") from error
 
 
-def clients(names: Sequence[str]) -> Mapping[str, ShardClient]:
-    """A client a name."""
-    return {name: ShardClient(name) for name in names}
+def clients(names: Sequence[str], replicas: int = 1) -> Mapping[str, tuple[ShardClient, ...]]:
+    """A client a replica of each shard."""
+    return {name: tuple(ShardClient(replica_name(name, number)) for number in range(replicas)) for name in names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

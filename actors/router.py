@@ -14,10 +14,10 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from actors.batcher import Batcher
 from actors.closed import ClosedPart, closed_parts
 from actors.merge import merge_answers
 from actors.partitions import KEPT_GENERATIONS
+from actors.replicas import Client, Failures, ReplicaReport, ReplicaSet, RouterSettings
 from cluster.checks import ADVICE
 from cluster.errors import (
     AnalyzerError,
@@ -35,8 +35,6 @@ from cluster.storage import GenerationStore
 
 log = logging.getLogger(__name__)
 
-#: How long the shards may take to open a new generation before the router goes on serving the old one, in seconds.
-PREPARE_TIMEOUT_S = 60.0
 #: How long the shards may take to follow a write, in seconds.
 CATCH_UP_TIMEOUT_S = 10.0
 #: How often a question is asked when writes keep coming between its statistics and its scores.
@@ -55,20 +53,16 @@ Place: TypeAlias = tuple[str, str]
 BeforeSwap: TypeAlias = Callable[[Manifest], Awaitable[None]]
 
 
-class LexicalClient(Protocol):
-    """A lexical shard as the router reaches it."""
+class LexicalClient(Client, Protocol):
+    """A replica of a lexical shard as the router reaches it."""
 
-    async def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]: ...
-    async def catch_up(self, revision: int) -> tuple[PartitionFailure, ...]: ...
     async def statistics(self, queries: Sequence[LexicalQuery]) -> Sequence[TermStatistics]: ...
     async def search(self, queries: Sequence[LexicalQuery]) -> Sequence[LegAnswer]: ...
 
 
-class VectorClient(Protocol):
-    """A vector shard as the router reaches it."""
+class VectorClient(Client, Protocol):
+    """A replica of a vector shard as the router reaches it."""
 
-    async def prepare(self, pins: Pins) -> tuple[PartitionFailure, ...]: ...
-    async def catch_up(self, revision: int) -> tuple[PartitionFailure, ...]: ...
     async def search(self, queries: Sequence[VectorQuery]) -> Sequence[LegAnswer]: ...
 
 
@@ -77,24 +71,15 @@ class CaughtUp:
     """How far the shards follow the store."""
 
     revision: int
-    #: shard -> why it could not be told. Its partitions come back with all that was written: they replay it when they open.
+    #: shard -> why no replica of it could be told. Its partitions come back with all that was written: they replay it when
+    #: they open.
     down: Mapping[str, str]
     #: Partitions that do not answer until they can follow.
-    failures: tuple[PartitionFailure, ...]
+    failures: Failures
 
     def complete(self, project: str) -> bool:
         """Whether every answer about `project` from now on shows `revision`, as far as shards answer at all."""
         return not self.down and all(failure.project != project for failure in self.failures)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouterSettings:
-    """How the router sends."""
-
-    #: Questions of one batch to a shard.
-    max_batch: int = 64
-    #: Batches in flight to one shard. 1 = group commit; a large number with max_batch 1 = a call for each question.
-    lanes: int = 1
 
 
 class Router:
@@ -104,26 +89,21 @@ class Router:
         self,
         generations: GenerationStore,
         account: str,
-        lexical: Mapping[str, LexicalClient],
-        vector: Mapping[str, VectorClient],
+        lexical: Mapping[str, Sequence[LexicalClient]],
+        vector: Mapping[str, Sequence[VectorClient]],
         settings: RouterSettings,
         before_swap: BeforeSwap | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`lexical` and `vector`: the replicas of each shard, at least one."""
         self._generations = generations
         self._before_swap = before_swap
         self._clock = clock
         self._account = account
-        self._lexical = dict(lexical)
-        self._vector = dict(vector)
-        batch, lanes = settings.max_batch, settings.lanes
-        self._statistics_batchers = {
-            name: Batcher(client.statistics, max_batch=batch, lanes=lanes) for name, client in lexical.items()
+        self._lexical = {
+            name: ReplicaSet(name, replicas, ("statistics", "search"), settings, clock) for name, replicas in lexical.items()
         }
-        self._lexical_batchers = {
-            name: Batcher(client.search, max_batch=batch, lanes=lanes) for name, client in lexical.items()
-        }
-        self._vector_batchers = {name: Batcher(client.search, max_batch=batch, lanes=lanes) for name, client in vector.items()}
+        self._vector = {name: ReplicaSet(name, replicas, ("search",), settings, clock) for name, replicas in vector.items()}
         self._served: Mapping[str, Manifest] = MappingProxyType({})
         self._stamps: dict[str, tuple[int, int] | None] = {}
         #: Manifests that queries under way may still be pinned to, oldest first, by project.
@@ -192,12 +172,8 @@ class Router:
 
     async def _prepare(self, manifest: Manifest) -> bool:
         pins = {manifest.project: manifest.generation}
-        clients: list[LexicalClient | VectorClient] = [*self._lexical.values(), *self._vector.values()]
-        try:
-            async with asyncio.timeout(PREPARE_TIMEOUT_S):
-                results = await asyncio.gather(*(client.prepare(pins) for client in clients), return_exceptions=True)
-        except TimeoutError:
-            results = [ShardError("a shard did not open the generation in time")]
+        shards = (*self._lexical.values(), *self._vector.values())
+        results = await asyncio.gather(*(shard.prepare(pins) for shard in shards), return_exceptions=True)
         errors = [result for result in results if isinstance(result, BaseException)]
         broken = [failure for result in results if isinstance(result, tuple) for failure in result]
         extra = {"project": manifest.project, "generation": manifest.generation}
@@ -221,21 +197,19 @@ class Router:
         return await closed_parts({**self._lexical, **self._vector}, pins, held)
 
     async def catch_up(self, revision: int, timeout_s: float = CATCH_UP_TIMEOUT_S) -> CaughtUp:
-        """Has every shard show what was written up to `revision`, in every project; returns when each has, or failed to.
+        """Has every shard show what was written up to `revision`, in every project, whichever replica answers.
+
+        Returns when each does, or failed to.
 
         All shards are told, those too that hold nothing of the written project: a generation that is on its way may give them
         some of it.
         """
-        clients: dict[str, LexicalClient | VectorClient] = {**self._lexical, **self._vector}
-
-        async def told(client: LexicalClient | VectorClient) -> tuple[PartitionFailure, ...]:
-            async with asyncio.timeout(timeout_s):
-                return await client.catch_up(revision)
-
-        results = await asyncio.gather(*map(told, clients.values()), return_exceptions=True)
+        shards = {**self._lexical, **self._vector}
+        told = (shard.catch_up(revision, timeout_s) for shard in shards.values())
+        results = await asyncio.gather(*told, return_exceptions=True)
         down: dict[str, str] = {}
         failures: list[PartitionFailure] = []
-        for name, result in zip(clients, results, strict=True):
+        for name, result in zip(shards, results, strict=True):
             if isinstance(result, tuple):
                 failures.extend(result)
             elif isinstance(result, Exception):
@@ -246,6 +220,16 @@ class Router:
             extra = {"action": "catch_up_incomplete", "revision": revision, "shards": sorted(down), "failed": len(failures)}
             log.warning("not every partition shows what was written", extra=extra)
         return CaughtUp(revision=revision, down=down, failures=tuple(failures))
+
+    def watch(self) -> None:
+        """See `ReplicaSet.watch`; to be called again and again."""
+        pins = {project: manifest.generation for project, manifest in self._served.items()}
+        for shard in (*self._lexical.values(), *self._vector.values()):
+            shard.watch(pins)
+
+    def replicas(self) -> list[ReplicaReport]:
+        """Each replica of each shard."""
+        return [report for shard in (*self._lexical.values(), *self._vector.values()) for report in shard.report()]
 
     async def lexical(self, query: LexicalQuery, deadline: float) -> LegAnswer:
         """The lexical leg over every addressed partition; ShardError when no shard answered.
@@ -258,10 +242,11 @@ class Router:
         alone = len(shards) <= 1 or query.statistics is not None
         for attempt in range(1, MOST_ATTEMPTS + 1):
             parts = {} if alone else await self._statistics(query, shards, deadline)
-            total = reduce(lambda left, right: left + right, parts.values()) if parts else query.statistics
-            asked = [replace(query, statistics=total, own_statistics=parts.get(shard)) for shard in shards]
+            total = (
+                reduce(lambda left, right: left + right, (part for part, _ in parts.values())) if parts else query.statistics
+            )
             answers = await asyncio.gather(
-                *(self._lexical_batchers[shard].ask(question, deadline) for shard, question in zip(shards, asked, strict=True)),
+                *(self._search(self._lexical[shard], query, total, parts.get(shard), deadline) for shard in shards),
                 return_exceptions=True,
             )
             answer = _gathered(query.pins, query.k, places, dict(zip(shards, answers, strict=True)))
@@ -274,19 +259,33 @@ class Router:
         places = self._places(query.pins, self._vector)
         shards = sorted(places)
         answers = await asyncio.gather(
-            *(self._vector_batchers[shard].ask(query, deadline) for shard in shards), return_exceptions=True
+            *(_answer(self._vector[shard], query, deadline) for shard in shards), return_exceptions=True
         )
         return _gathered(query.pins, query.k, places, dict(zip(shards, answers, strict=True)))
 
-    async def _statistics(self, query: LexicalQuery, shards: Sequence[str], deadline: float) -> dict[str, TermStatistics]:
-        """Those of the shards that answer: a shard that is down holds none of the documents that can be answered from."""
+    async def _statistics(
+        self, query: LexicalQuery, shards: Sequence[str], deadline: float
+    ) -> dict[str, tuple[TermStatistics, int]]:
+        """Those of the shards that answer, and which replica gave them: a shard that is down holds none of the documents that
+        can be answered from."""
         parts = await asyncio.gather(
-            *(self._statistics_batchers[shard].ask(query, deadline) for shard in shards), return_exceptions=True
+            *(self._lexical[shard].ask("statistics", query, deadline) for shard in shards), return_exceptions=True
         )
-        present = {shard: part for shard, part in zip(shards, parts, strict=True) if isinstance(part, TermStatistics)}
+        present = {shard: part for shard, part in zip(shards, parts, strict=True) if isinstance(part, tuple)}
         if not present:
             raise ShardError("no lexical shard answered")
         return present
+
+    @staticmethod
+    async def _search(
+        shard: ReplicaSet,
+        query: LexicalQuery,
+        total: TermStatistics | None,
+        part: tuple[TermStatistics, int] | None,
+        deadline: float,
+    ) -> LegAnswer:
+        own, first = part or (None, None)
+        return await _answer(shard, replace(query, statistics=total, own_statistics=own), deadline, first)
 
     def _places(self, pins: Pins, shards: Iterable[str]) -> dict[str, list[Place]]:
         """shard -> the partitions of the pinned generations that it holds."""
@@ -306,6 +305,11 @@ class Router:
             return self._generations.manifest(project, generation)
         except RaycallError as error:
             raise ShardError(f"generation {generation} of project {project} is gone") from error
+
+
+async def _answer(shard: ReplicaSet, query: object, deadline: float, first: int | None = None) -> LegAnswer:
+    answer: LegAnswer = (await shard.ask("search", query, deadline, first))[0]
+    return answer
 
 
 EMPTY = LegAnswer(ids=(), scores=np.zeros(0))

@@ -71,6 +71,18 @@ class Shards:
 
     lexical_actors: int = _setting(1, "Actors that hold the BM25 index; each has a JVM.", low=1, high=256)
     vector_actors: int = _setting(1, "Actors that hold the vectors.", low=1, high=256)
+    replicas: int = _setting(
+        1,
+        "Actors that hold the same part, each with memory of its own: one that is dead or slow is answered around.",
+        low=1,
+        high=16,
+    )
+    hung_s: float = _setting(
+        60.0,
+        "Seconds of silence after which an actor is ended and restarted; ten minutes at least while it opens. 0: never.",
+        low=0.0,
+        high=86_400.0,
+    )
     target_rows_per_bucket: int = _setting(50_000, "A project is cut into ceil(rows / this) buckets.", low=1, high=100_000_000)
     jvm_heap_bytes: int = _setting(512 * _MIB, "Largest heap of a lexical actor's JVM.", low=64 * _MIB, high=1024**4)
     vector_threads: int = _setting(

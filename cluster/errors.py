@@ -16,6 +16,7 @@
     │   ├── DeadlineError     the request's time is over; HTTP 504
     │   ├── EmbedderError
     │   ├── ShardError
+    │   │   └── ShardDownError      its process is gone
     │   ├── UnreadableIndexError    an index on the disk cannot be used: trying again does not help
     │   │   └── AnalyzerError       it was built with another analyzer
     │   └── OverloadedError   HTTP 429, says when to try again
@@ -167,6 +168,12 @@ class ShardError(UnavailableError):
     """A shard did not answer."""
 
     code = "shard_unavailable"
+
+
+class ShardDownError(ShardError):
+    """The process of a shard is gone; it may be on its way back."""
+
+    code = "shard_down"
 
 
 class UnreadableIndexError(UnavailableError):

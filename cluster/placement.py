@@ -27,5 +27,10 @@ def shard_of(project: str, bucket: str, shards: Sequence[str]) -> str:
     return max(shards, key=lambda shard: (_hash(f"{shard}\x1f{project}\x1f{bucket}"), shard))
 
 
+def replica_name(shard: str, number: int) -> str:
+    """The name of a shard's replica `number`, from 0. All replicas of a shard hold what is placed on the shard."""
+    return f"{shard}.{number}" if number else shard
+
+
 def _hash(value: str) -> int:
     return int.from_bytes(hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")

@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 class Followed(Protocol):
     """The router, as far as it follows."""
 
+    def watch(self) -> None: ...
     async def refresh(self) -> list[str]: ...
     async def catch_up(self, revision: int) -> CaughtUp: ...
 
@@ -35,7 +36,8 @@ class Follower:
     _shown: int = -1
 
     async def __call__(self) -> None:
-        """Has newly published generations served, and what was written shown."""
+        """Has newly published generations served, what was written shown, and replicas that are down brought back."""
+        self.router.watch()
         await self.router.refresh()
         try:
             revision = self.store.revision()

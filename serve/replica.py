@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from actors.remote import clients
-from actors.router import BeforeSwap, Router, RouterSettings
+from actors.replicas import RouterSettings
+from actors.router import BeforeSwap, Router
 from cluster.config import Config
 from cluster.model.access import Principal
 from cluster.model.manifest import Manifest, VectorIdentity
@@ -154,12 +155,13 @@ def make_router(config: Config, before_swap: BeforeSwap) -> Router:
     settings = RouterSettings(
         max_batch=config.search.max_batch if batching else 1,
         lanes=1 if batching else NO_BATCHING_LANES,
+        hung_s=config.shards.hung_s,
     )
     return Router(
         GenerationStore(generations_root(config)),
         config.account,
-        clients(lexical_names(config)),
-        clients(vector_names(config)),
+        clients(lexical_names(config), config.shards.replicas),
+        clients(vector_names(config), config.shards.replicas),
         settings,
         before_swap,
     )
@@ -229,6 +231,8 @@ class Status:
             "account": principal.account,
             "key_id": principal.key_id,
             "projects": projects,
+            # How far shards are is how much is written: for who runs the server alone.
+            **({"shards": [asdict(replica) for replica in self._router.replicas()]} if counts else {}),
             "ingress": {"ha_proxy": self._config.ingress.ha_proxy, "micro_batching": self._config.ingress.micro_batching},
         }
 

@@ -81,8 +81,8 @@ def start_all_shards(config: Config) -> None:
         threads=shard_threads(config),
         analyzer=config.lexical.analyzer,
     )
-    start_shards(LexicalShardActor, lexical, common)
-    start_shards(VectorShardActor, vector, replace(common, shards=vector))
+    start_shards(LexicalShardActor, lexical, common, config.shards.replicas)
+    start_shards(VectorShardActor, vector, replace(common, shards=vector), config.shards.replicas)
 
 
 def planned_ingress(config: Config, ports: machine.Ports) -> machine.Ingress:

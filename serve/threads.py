@@ -18,7 +18,7 @@ def cpus_of(config: Config) -> int:
 
 def shard_threads(config: Config) -> int:
     """Threads of one vector actor: as configured, or its part of the CPUs among all actors of shards, at least 1."""
-    actors = config.shards.lexical_actors + config.shards.vector_actors
+    actors = (config.shards.lexical_actors + config.shards.vector_actors) * config.shards.replicas
     return config.shards.vector_threads or max(1, cpus_of(config) // actors)
 
 

@@ -15,7 +15,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from actors.opening import open_lexical_shard, open_vector_shard
-from actors.router import Router, RouterSettings
+from actors.replicas import RouterSettings
+from actors.router import Router
 from actors.source import Source
 from cluster.embed.cache import SqliteVectorCache
 from cluster.embed.node_text import embedding_text
@@ -75,8 +76,8 @@ class Deployed:
         self.router = Router(
             generations,
             ACCOUNT,
-            {name: InProcess(shard) for name, shard in zip(lexical, self._shards, strict=True)},  # type: ignore[arg-type]
-            {name: InProcess(shard) for name, shard in zip(vector, self._vector_shards, strict=True)},  # type: ignore[arg-type]
+            {name: [InProcess(shard)] for name, shard in zip(lexical, self._shards, strict=True)},  # type: ignore[arg-type]
+            {name: [InProcess(shard)] for name, shard in zip(vector, self._vector_shards, strict=True)},  # type: ignore[arg-type]
             RouterSettings(),
         )
         cache.close()

@@ -25,7 +25,8 @@ from actors.remote import (
     start_shards,
     stop_ray,
 )
-from actors.router import Router, RouterSettings
+from actors.replicas import RouterSettings
+from actors.router import Router
 from actors.source import Source
 from cluster.embed.node_text import embedding_hash
 from cluster.errors import RaycallError

@@ -9,7 +9,8 @@ from typing import Any
 
 from actors.lexical_shard import LexicalShard
 from actors.opening import open_lexical_shard, open_vector_shard
-from actors.router import CaughtUp, Router, RouterSettings
+from actors.replicas import RouterSettings
+from actors.router import CaughtUp, Router
 from actors.source import Source
 from actors.vector_shard import VectorShard
 from cluster.embed.cache import SqliteVectorCache
@@ -72,7 +73,7 @@ class LiveIndex:
         self.router = self.make_router()
 
     def make_router(self) -> Router:
-        legs: list[Any] = [{name: self.clients[name] for name in names} for names in self._names.values()]
+        legs: list[Any] = [{name: [self.clients[name]] for name in names} for names in self._names.values()]
         return Router(self.generations, ACCOUNT, legs[0], legs[1], RouterSettings())
 
     def _opened(self, name: str) -> LexicalShard | VectorShard:

@@ -9,8 +9,12 @@ from tests.support.legs import failure
 class Router:
     def __init__(self) -> None:
         self.calls: list[Any] = []
+        self.watched = 0
         self.down: dict[str, str] = {}
         self.failures: tuple[Any, ...] = ()
+
+    def watch(self) -> None:
+        self.watched += 1
 
     async def refresh(self) -> list[str]:
         self.calls.append("refresh")
@@ -39,6 +43,7 @@ async def test_shards_are_told_of_each_revision_once_and_after_new_generations()
     store.number = 9
     await follow()
     assert router.calls == ["refresh", 7, "refresh", "refresh", 9]
+    assert router.watched == 3
 
 
 async def test_they_are_told_again_until_all_show_it() -> None:

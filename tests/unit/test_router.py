@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from actors.closed import ClosedPart
-from actors.router import MOST_ATTEMPTS, RETRY_S, Router, RouterSettings
+from actors.replicas import RouterSettings
+from actors.router import MOST_ATTEMPTS, RETRY_S, Router
 from cluster.errors import AnalyzerError, ShardError, UnreadableIndexError
 from cluster.model.guard import All
 from cluster.model.query import LegAnswer, LexicalQuery, PartitionFailure, Pins, TermStatistics
@@ -46,6 +47,9 @@ class FakeShard:
             raise self.error
         self.revisions.append(revision)
         return self.broken
+
+    async def restart(self) -> None:
+        self.error = None
 
     async def statistics(self, queries: Sequence[LexicalQuery]) -> list[TermStatistics]:
         if self.error is not None:
@@ -84,7 +88,14 @@ def shards() -> dict[str, FakeShard]:
 @pytest.fixture
 def make_router(tmp_path: Path, shards: dict[str, FakeShard]) -> Callable[..., Router]:
     def make(account: str = "acme", **options: Any) -> Router:
-        return Router(GenerationStore(tmp_path), account, shards, {}, RouterSettings(), **options)
+        return Router(
+            GenerationStore(tmp_path),
+            account,
+            {name: [shard] for name, shard in shards.items()},
+            {},
+            RouterSettings(),
+            **options,
+        )
 
     return make
 

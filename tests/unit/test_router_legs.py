@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.router import Router, RouterSettings
+from actors.replicas import RouterSettings
+from actors.router import Router
 from cluster.errors import EmbedderError
 from cluster.model.guard import All
 from cluster.model.manifest import VectorIdentity

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from actors.rounds import MOST_REST_S, REST, Rounds
 from actors.router import CaughtUp
 from cluster.embed.cache import MemoryVectorCache
 from cluster.embed.node_text import embedding_hash
@@ -21,7 +22,7 @@ from cluster.model.manifest import Manifest, VectorIdentity
 from cluster.model.nodes import Node
 from cluster.model.query import PartitionFailure
 from cluster.ports import WriteBatch
-from serve.writing_shown import MOST_REST_S, REST, LiveShowing, Rounds
+from serve.writing_shown import LiveShowing
 from serve.writing_vectors import RETRY_S, VectorFiller
 from tests.support.clock import ManualClock
 from tests.support.factories import ACCOUNT, make_node

@@ -168,7 +168,8 @@ class Course:
         self._first = first
         self._asked: set[int] = set()
         self._flying: set[int] = set()
-        self._began = 0.0
+        #: When the last of them was asked.
+        self._asked_at = 0.0
         #: Whether the time to hedge has come and gone.
         self._decided = False
         #: No look before, since the last one found nobody to ask.
@@ -181,7 +182,6 @@ class Course:
         if now >= self._deadline:
             return None
         if not self._flying:
-            self._began = now
             place = self._begin()
         elif now < self.wake_at():
             place = None
@@ -190,6 +190,7 @@ class Course:
         if place is not None:
             self._asked.add(place)
             self._flying.add(place)
+            self._asked_at = now
         return place
 
     def failed(self, place: int) -> None:
@@ -200,7 +201,7 @@ class Course:
         """When to look again if nothing comes back."""
         if len(self._asked) == len(self._standing.states):
             return self._deadline
-        due = self._silent_until() if self._decided else self._began + self._pace.delay_s
+        due = self._silent_until() if self._decided else self._asked_at + self._pace.delay_s
         return min(self._deadline, max(due, self._not_before))
 
     def _begin(self) -> int | None:
@@ -225,6 +226,6 @@ class Course:
 
     def _silent_until(self) -> float:
         """When all that were asked will have been silent for so long that nothing more is expected of them."""
-        since = max((self._began, *(self._standing.states[place].answered_at for place in self._flying)))
+        since = max((self._asked_at, *(self._standing.states[place].answered_at for place in self._flying)))
         # Half of the time is left to the next one.
-        return since + min(self._pace.silent_s, (self._deadline - self._began) / 2)
+        return since + min(self._pace.silent_s, (self._deadline - self._asked_at) / 2)

@@ -129,7 +129,6 @@ class Replica:
         """Ends the process, and has it started anew."""
         extra = {"action": "replica_hung", "replica": self.state.name, "seconds": round(silent_s)}
         log.error("replica does not answer; restarting it", extra=extra)
-        self.state.restarted(self._clock(), "it did not answer and is restarted")
         await self._client.restart()
 
 
@@ -282,6 +281,7 @@ class ReplicaSet:
         for replica in self._replicas:
             if self._settings.hung_s and replica.state.hung(now, self._settings.hung_s):
                 self._start(replica.restart(replica.state.silent_s(now)))
+                replica.state.restarted(now, "it did not answer and is restarted")
             elif replica.state.out is not None and not replica.recovering:
                 replica.recovering = True
                 self._start(self._recover(replica, pins))

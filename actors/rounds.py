@@ -31,6 +31,7 @@ class Rounds(Generic[T]):
         while True:
             if self._running is None:
                 self._running = asyncio.get_running_loop().create_task(self._round())
+                self._running.add_done_callback(_heard)
             # A caller that goes away must not end the round of the others.
             began, result = await asyncio.shield(self._running)
             if began >= mine:
@@ -47,3 +48,9 @@ class Rounds(Generic[T]):
             return began, result
         finally:
             self._running = None
+
+
+def _heard(task: asyncio.Task[object]) -> None:
+    """Everybody may have gone away: then nobody is told of an error, and asyncio is not to complain."""
+    if not task.cancelled():
+        task.exception()

@@ -44,6 +44,7 @@ PACKAGES = (
 )
 _GIB = 1024**3
 _JVM_TIMEOUT_S = 60.0
+_STATUS_TIMEOUT_S = 15.0
 _JVM_PROGRAM = "from cluster.index.jvm import java; print(java().Version.LATEST.toString())"
 
 
@@ -73,6 +74,7 @@ def examine(config: Config) -> Iterator[Check]:
         ("disk space", _disk_space),
         ("graph store", _store),
         ("generations", _generations),
+        ("shards", _shards),
     )
     for name, check in checks:
         try:
@@ -284,3 +286,21 @@ def _generations(config: Config) -> Check:
     if other:
         return Check(name="generations", status="warn", detail="; ".join(other), fix="index these projects again")
     return Check(name="generations", status="ok", detail=f"{len(projects)} served generations are what was written")
+
+
+def _shards(config: Config) -> Check:
+    from jobs.progress import is_alive
+    from serve.client import connect
+    from serve.machine import read_state
+
+    running = read_state(config.data_dir)
+    if running is None or not is_alive(running.pid):
+        return Check(name="shards", status="ok", detail="no server runs here")
+    replicas = connect(config.data_dir, None, None, {}, _STATUS_TIMEOUT_S).json("GET", "/v1/status").get("shards", [])
+    bad = [replica for replica in replicas if replica["state"] != "serving"]
+    if not bad:
+        return Check(name="shards", status="ok", detail=f"{len(replicas)} replicas of shards serve")
+    named = "; ".join(f"{one['shard']}#{one['replica']} is {one['state']}: {one['detail']}" for one in bad)
+    alone = {one["shard"] for one in bad} - {one["shard"] for one in replicas if one["state"] == "serving"}
+    fix = "it comes back by itself within a minute; if not, its log is in logs/, and the server must be started anew"
+    return Check(name="shards", status="fail" if alone else "warn", detail=named, fix=fix)

@@ -213,3 +213,30 @@ def test_the_command_fails_when_a_check_fails(
     assert cli.run_command(["doctor", "--json"]) == code
     report = json.loads(capsys.readouterr().out)
     assert report["ok"] is (status != "fail") and report["checks"][0]["fix"] == "free more"
+
+
+@pytest.mark.parametrize(
+    ("states", "status"),
+    [((), "ok"), (("serving", "serving"), "ok"), (("serving", "down"), "warn"), (("down", "behind"), "fail")],
+)
+def test_replicas_of_shards_that_are_down_are_named(
+    monkeypatch: pytest.MonkeyPatch, config: Config, states: tuple[str, ...], status: str
+) -> None:
+    class Client:
+        def json(self, *_arguments: str) -> dict[str, Any]:
+            shards = [
+                {"shard": "vector-0", "replica": number, "state": state, "detail": f"why {number}", "revision": 3}
+                for number, state in enumerate(states)
+            ]
+            return {"shards": shards}
+
+    if states:
+        config.data_dir.mkdir(parents=True)
+        state = machine.ServerState(pid=os.getpid(), host="", port=1, url="http://x", started_at=0, run_dir="")
+        machine.write_state(config.data_dir, state)
+    monkeypatch.setattr("serve.client.connect", lambda *_arguments: Client())
+    found = doctor._shards(config)
+    assert found.status == status
+    for number, name in enumerate(states):
+        assert (f"vector-0#{number} is {name}: why {number}" in found.detail) is (name != "serving")
+    assert (found.fix is not None) is (status != "ok")

@@ -269,7 +269,7 @@ class Setting:
         if self.type is float and type(value) is int:
             value = float(value)
         if self.type is Path and type(value) is str:
-            value = Path(_formed(value, "filled")).expanduser()
+            value = _path(_formed(value, "filled"))
         if not isinstance(value, self.type) or (isinstance(value, bool) and self.type is not bool):
             raise ValueError(f"must be {_TYPE_WORDS[self.type]}")
         if isinstance(value, (int, float)) and not self._within(value):
@@ -302,6 +302,13 @@ _FORMS = {
     "name": "a name",
     "short": "a path of at most 60 bytes",
 }
+
+
+def _path(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ValueError("must be a path: nobody has the home folder that it starts with") from error
 
 
 def _number(text: str, kind: type) -> object:

@@ -219,3 +219,8 @@ def test_loading_the_configuration_imports_nothing_heavy() -> None:
     program = "import sys, cluster.config; cluster.config.load(None, {}); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert not {"yaml", "numpy", "pyarrow", "ray", "pydantic"} & set(loaded)
+
+
+def test_the_home_folder_of_nobody_is_refused() -> None:
+    with pytest.raises(ConfigError, match="home folder"):
+        load(None, {"RAYCALL_DATA_DIR": "~nobody-has-this-name/data"})

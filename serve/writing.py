@@ -343,7 +343,7 @@ class Writing:
         part: int | None,
         turn: _Turn,
     ) -> _Committed:
-        """One transaction. No two commands name the same node, and only deletions follow a deletion: see `batched`.
+        """One transaction. No two commands name the same node, and all or none of them delete: see `batched`.
 
         `part`: of a request with many; its refusals are kept, too, so that a repeated request is the same in all parts.
         """
@@ -373,21 +373,23 @@ class Writing:
 def batched(rows: Iterable[Row], most: int = BATCH_ROWS) -> Iterator[list[Row]]:
     """`rows` in their order, cut so that each part can be one transaction, whose commands see what was there before it.
 
-    So no node is named twice in a part, and what follows a deletion, which takes contained nodes along, is a deletion as well.
+    So no node is named twice in a part, and deletions, which take contained nodes along, are in parts of their own: what is
+    written in the transaction that also deletes it would be answered with a revision that it never had.
     """
     batch: list[Row] = []
     ids: set[str] = set()
     deleting = False
     for row in rows:
         command = row.command
-        after_delete = deleting and command is not None and command.op is not Op.DELETE
-        if len(batch) >= most or after_delete or (command is not None and command.id in ids):
+        deletes = deleting if command is None else command.op is Op.DELETE
+        other = bool(ids) and deletes is not deleting
+        if len(batch) >= most or other or (command is not None and command.id in ids):
             yield batch
-            batch, ids, deleting = [], set(), False
+            batch, ids = [], set()
         batch.append(row)
         if command is not None:
             ids.add(command.id)
-            deleting = deleting or command.op is Op.DELETE
+            deleting = deletes
     if batch:
         yield batch
 

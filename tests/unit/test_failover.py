@@ -60,6 +60,11 @@ def ride(replicas: Sequence[Simulated], promised: int = 5, pace: Pace | None = N
         first = min(flying, key=lambda place: flying[place])
         upto = min(flying[first], course.wake_at())
         if upto >= DEADLINE:
+            # Those that are asked all give up now; another one must not be asked for it.
+            for place in flying:
+                course.failed(place)
+            if (place := course.next(DEADLINE)) is not None:
+                found.asked.append((DEADLINE, place, 0))
             return found
         assert upto > now or flying[first] <= now, "time must go on"
         now = max(now, upto)

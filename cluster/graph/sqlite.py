@@ -60,9 +60,9 @@ class SqliteGraphStore:
     Lone surrogates become U+FFFD in what is written; asking for one finds nothing. Raises IntegrityError for a file that is
     damaged, of another program, or of a newer release.
 
-    `cached_nodes`: how many nodes `get_nodes` and `neighbours` keep, decoded. What a reader may see is asked of the file every
-    time, and with it the revision that the node has there: a node that is kept stands for that revision alone. Nodes that are
-    kept are given to several readers, so that nobody may change their mappings.
+    `cached_nodes`: how many nodes `get_nodes` and `neighbours` keep, decoded, in 32 MiB at most. What a reader may see is asked
+    of the file every time, and with it the revision that the node has there: a node that is kept stands for that revision
+    alone. Nodes that are kept are given to several readers, so that nobody may change their mappings.
     """
 
     def __init__(
@@ -211,9 +211,10 @@ class SqliteGraphStore:
             return _load_nodes(connection, revisions)
         found = self._cache.get(revisions)
         if len(found) < len(revisions):
-            loaded = _load_nodes(connection, (key for key in revisions if key not in found))
-            self._cache.put(loaded.values())
-            found.update(loaded)
+            missing = (key for key in revisions if key not in found)
+            loaded = [(rows.to_node(row), rows.node_bytes(row)) for row in _load_rows(connection, missing)]
+            self._cache.put(loaded)
+            found.update((node.id, node) for node, _ in loaded)
         return found
 
     def edges(self, account: str, project: str) -> Iterator[Edge]:
@@ -263,13 +264,14 @@ def _store(connection: sqlite3.Connection, plan: batches.Plan, revision: int) ->
 
 
 def _load_nodes(connection: sqlite3.Connection, ids: Iterable[str], guard: Guard | None = None) -> dict[str, Node]:
+    return {row[0]: rows.to_node(row) for row in _load_rows(connection, ids, guard)}
+
+
+def _load_rows(connection: sqlite3.Connection, ids: Iterable[str], guard: Guard | None = None) -> Iterator[rows.Row]:
     where, values = _where(All(()) if guard is None else guard)
-    found: dict[str, Node] = {}
     for chunk in _chunks(ids):
         asked = _padded([*map(_value, chunk)], None)
-        for row in connection.execute(_nodes_query(len(asked), where), [*asked, *values]).fetchall():
-            found[row[0]] = rows.to_node(row)
-    return found
+        yield from connection.execute(_nodes_query(len(asked), where), [*asked, *values]).fetchall()
 
 
 def _load_revisions(connection: sqlite3.Connection, ids: Iterable[str], guard: Guard | None) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -129,6 +130,29 @@ def to_node(row: Row) -> Node:
     )
 
 
+#: Longest list of strings, in characters of JSON, that is kept decoded.
+_SHORT = 256
+#: Columns with JSON, and what a decoded node takes beside the values of its row, in bytes.
+_JSON = tuple(map(NODE_COLUMNS.index, ("labels", "properties", "agents", "keywords", "shared_with")))
+_NODE_BYTES, _OBJECT_BYTES, _VALUE_BYTES = 1024, 256, 128
+
+
+def node_bytes(row: Row) -> int:
+    """Bytes of memory of the node of a row of NODE_COLUMNS, rather too many than too few, without decoding it.
+
+    A text takes its characters in the width of its widest one; the values that JSON is decoded to take many times its own
+    bytes, so that each sign that may begin one counts, in strings, too. In texts that would count too much: of them
+    each field counts, by the signs around its colon, which no string has unescaped.
+    """
+    size = _NODE_BYTES + sum(map(sys.getsizeof, row)) + _OBJECT_BYTES * row[5].count('":"')
+    for column in _JSON:
+        value = row[column]
+        if value is not None:
+            size += _OBJECT_BYTES * (value.count("{") + value.count("["))
+            size += _VALUE_BYTES * (value.count(",") + value.count(":"))
+    return size
+
+
 def edge_row(edge: Edge) -> tuple[Any, ...]:
     """The values of EDGE_COLUMNS for a clean `edge`."""
     return edge.from_id, edge.type, edge.to_id, edge.account, edge.project, json_text(edge.properties)
@@ -213,6 +237,11 @@ def _list(items: Iterable[str]) -> str:
     return orjson.dumps([str(item) for item in items]).decode()
 
 
-@lru_cache(maxsize=4096)
 def _strings(value: str) -> tuple[str, ...]:
+    # Few and short ones are in most nodes; long ones would make a number of them no bound of memory.
+    return _few_strings(value) if len(value) <= _SHORT else tuple(orjson.loads(value))
+
+
+@lru_cache(maxsize=4096)
+def _few_strings(value: str) -> tuple[str, ...]:
     return tuple(orjson.loads(value))

@@ -22,8 +22,8 @@ SAMPLES, EVERY = 128, 16
 HEDGE_SHARE, HEDGE_BURST = 0.05, 10.0
 #: A replica that has answered nothing for so many times the time of QUANTILE, and at least so many seconds, is left alone.
 SILENT_TIMES, LEAST_SILENT_S = 4.0, 0.25
-#: Seconds that a process may take for its first answer before it counts as hung, if `hung_s` is not longer: a question that
-#: comes first has it open all that it holds.
+#: Seconds that a process may take for its first answer, or while it opens a generation, before it counts as hung, if `hung_s`
+#: is not longer: a question that comes first has it open all that it holds.
 OPENING_S = 600.0
 
 
@@ -32,8 +32,10 @@ class ReplicaState:
     """What is known of one replica."""
 
     name: str
-    #: The newest revision of the store that it is known to show.
+    #: The newest round of following the store that it took part in, as its set counts them.
     shown: int = -1
+    #: The newest revision of the store that it is known to show.
+    revision: int = -1
     #: Why it is out of service: it is asked nothing, until it has opened and shows all that was promised.
     out: str | None = None
     #: Whether a question went elsewhere because this one was late, and nothing came from it since.
@@ -73,8 +75,8 @@ class ReplicaState:
         return max(0.0, now - max(min(self._sent.values()), self.answered_at)) if self._sent else 0.0
 
     def hung(self, now: float, hung_s: float) -> bool:
-        """Whether it has been silent for longer than `hung_s`, or OPENING_S where it is to give its first answer."""
-        limit = hung_s if self.settled else max(hung_s, OPENING_S)
+        """Whether it has been silent for longer than `hung_s`, or OPENING_S where it opens something."""
+        limit = hung_s if self.settled and not self.opening else max(hung_s, OPENING_S)
         return self.silent_s(now) > limit
 
     def restarted(self, now: float, detail: str) -> None:
@@ -87,7 +89,8 @@ class Standing:
     """The replicas of one shard."""
 
     states: Sequence[ReplicaState]
-    #: A revision that somebody was told to be visible: no answer may come from a replica that does not show it.
+    #: The round after which somebody was told that what was written is visible: no answer may come from a replica that did not
+    #: follow it. Rounds are counted and not revisions, since vectors that come later show in a round of the same revision.
     promised: int = -1
     #: Counts the questions.
     turn: int = 0

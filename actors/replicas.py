@@ -78,7 +78,8 @@ class Replica:
         }
         #: A shard opens one set of generations at a time; another one would have it begin anew.
         self._opening = asyncio.Lock()
-        self._wanted = -1
+        #: The newest round, and the newest revision, that is to be followed.
+        self._wanted = (-1, -1)
         self._rounds = Rounds(self._catch_up, rest=0.0)
 
     async def ask(self, method: str, question: object, deadline: float) -> Any:
@@ -114,15 +115,17 @@ class Replica:
         finally:
             self.state.opening -= 1
 
-    async def catch_up(self, revision: int) -> Failures:
-        """Has everything up to `revision` shown by a call that begins now or later; at most one is on its way."""
-        self._wanted = max(self._wanted, revision)
+    async def catch_up(self, number: int, revision: int) -> Failures:
+        """Has everything up to `revision` shown by a call that begins now or later, which is that of round `number` then; at
+        most one is on its way."""
+        self._wanted = (max(self._wanted[0], number), max(self._wanted[1], revision))
         return await self._rounds()
 
     async def _catch_up(self) -> Failures:
-        revision = self._wanted
+        number, revision = self._wanted
         failures: Failures = await self.call("catch_up", revision)
-        self.state.shown = max(self.state.shown, revision)
+        self.state.shown = max(self.state.shown, number)
+        self.state.revision = max(self.state.revision, revision)
         return failures
 
     async def restart(self, silent_s: float) -> None:
@@ -155,6 +158,14 @@ class ReplicaSet:
         #: Partitions that no replica can answer from, and until when that is taken for granted.
         self._lost: dict[tuple[str, str, str], float] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        #: The last round of following the store, and the newest revision that was asked for.
+        self._round = 0
+        self._revision = -1
+
+    @property
+    def opening(self) -> bool:
+        """Whether no replica is free of opening a generation."""
+        return all(replica.state.opening for replica in self._replicas)
 
     async def ask(self, method: str, question: object, deadline: float, first: int | None = None) -> tuple[Any, int]:
         """The answer, and the place of the replica that gave it; `first` is asked first, if it can be.
@@ -188,11 +199,7 @@ class ReplicaSet:
         finally:
             for task in flying:
                 task.cancel()
-        if not partial_answers:
-            raise _worst(errors)
-        best = min(partial_answers, key=lambda found: len(found[0].failures))
-        self._give_up(best[0])
-        return best
+        return self._best(partial_answers, errors)
 
     async def _ask(self, place: int, method: str, question: object, deadline: float) -> Any:
         replica = self._replicas[place]
@@ -200,7 +207,7 @@ class ReplicaSet:
             # The last resort: one that nobody expected to be asked.
             try:
                 async with asyncio.timeout(deadline - self._clock()):
-                    await replica.catch_up(self._standing.promised)
+                    await replica.catch_up(self._standing.promised, self._revision)
             except TimeoutError as error:
                 raise ShardError("the shard did not follow within the deadline") from error
         return await replica.ask(method, question, deadline)
@@ -212,11 +219,20 @@ class ReplicaSet:
         now = self._clock()
         return all(now < self._lost.get(_partition(failure), now) for failure in answer.failures)
 
-    def _give_up(self, answer: LegAnswer) -> None:
+    def _best(self, answers: Sequence[tuple[Any, int]], errors: Sequence[Exception]) -> tuple[Any, int]:
+        """What is left when no answer was whole."""
+        if not answers:
+            raise _worst(errors)
+        if len(answers) == len(self._replicas):
+            self._give_up([answer for answer, _ in answers])
+        return min(answers, key=lambda found: len(found[0].failures))
+
+    def _give_up(self, answers: Sequence[LegAnswer]) -> None:
+        """Notes the partitions that none of `answers`, those of all replicas, holds. One that was late may have it."""
         now = self._clock()
         self._lost = {partition: until for partition, until in self._lost.items() if now < until}
-        lost = [failure for failure in answer.failures if failure.code != DeadlineError.code]
-        self._lost.update({_partition(failure): now + RETRY_S for failure in lost})
+        failed = [{_partition(one) for one in answer.failures if one.code != DeadlineError.code} for answer in answers]
+        self._lost.update(dict.fromkeys(set.intersection(*failed), now + RETRY_S))
 
     async def prepare(self, pins: Pins, timeout_s: float = PREPARE_TIMEOUT_S) -> Failures:
         """Has the generations opened by one replica after the other, so that the rest answer meanwhile.
@@ -250,7 +266,10 @@ class ReplicaSet:
         followed. Raises ShardError when none did in time, and what the last one raised when none could.
         """
         until = self._clock() + timeout_s
-        pending = {self._start(self._replicas[place].catch_up(revision)) for place in self._members()}
+        self._round += 1
+        self._revision = max(self._revision, revision)
+        number = self._round
+        pending = {self._start(self._replicas[place].catch_up(number, revision)) for place in self._members()}
         found: list[Failures] = []
         errors: list[BaseException] = []
         try:
@@ -270,7 +289,7 @@ class ReplicaSet:
                 task.cancel()
         if not found:
             raise errors[-1] if errors else ShardError("the shard did not follow in time")
-        self._standing.promised = max(self._standing.promised, revision)
+        self._standing.promised = max(self._standing.promised, number)
         shared = set.intersection(*({_partition(failure) for failure in failures} for failures in found))
         return tuple(failure for failure in found[0] if _partition(failure) in shared)
 
@@ -289,7 +308,7 @@ class ReplicaSet:
     async def _recover(self, replica: Replica, pins: Pins) -> None:
         try:
             await replica.prepare(pins)
-            await replica.catch_up(self._standing.promised)
+            await replica.catch_up(self._standing.promised, self._revision)
         except RaycallError:
             return  # still on its way; the next look tries again
         finally:
@@ -304,7 +323,7 @@ class ReplicaSet:
             behind = None if self._standing.ready(number) else "it does not show everything that was written yet"
             name = "down" if state.out is not None else "behind" if behind else "serving"
             detail = state.out or behind
-            found.append(ReplicaReport(shard=self._shard, replica=number, state=name, detail=detail, revision=state.shown))
+            found.append(ReplicaReport(shard=self._shard, replica=number, state=name, detail=detail, revision=state.revision))
         return found
 
     def _members(self) -> list[int]:

@@ -193,7 +193,8 @@ class Router:
         """project -> what of its served generation cannot be asked now; see `closed_parts`."""
         pins = {project: manifest.generation for project, manifest in self._served.items()}
         legs = (leg for leg in (self._lexical, self._vector) if leg)
-        held = {shard: places for leg in legs for shard, places in self._places(pins, leg).items()}
+        # One that opens a generation answers questions between two pieces; it would answer this one when it is done.
+        held = {shard: at for leg in legs for shard, at in self._places(pins, leg).items() if not leg[shard].opening}
         return await closed_parts({**self._lexical, **self._vector}, pins, held)
 
     async def catch_up(self, revision: int, timeout_s: float = CATCH_UP_TIMEOUT_S) -> CaughtUp:
@@ -239,20 +240,33 @@ class Router:
         """
         places = self._places(query.pins, self._lexical)
         shards = sorted(places)
-        alone = len(shards) <= 1 or query.statistics is not None
-        for attempt in range(1, MOST_ATTEMPTS + 1):
-            parts = {} if alone else await self._statistics(query, shards, deadline)
-            total = (
-                reduce(lambda left, right: left + right, (part for part, _ in parts.values())) if parts else query.statistics
-            )
-            answers = await asyncio.gather(
-                *(self._search(self._lexical[shard], query, total, parts.get(shard), deadline) for shard in shards),
-                return_exceptions=True,
-            )
-            answer = _gathered(query.pins, query.k, places, dict(zip(shards, answers, strict=True)))
-            if not answer.moved or attempt == MOST_ATTEMPTS:
+        began = self._clock()
+        answer = await self._lexical_once(query, shards, places, deadline)
+        for _ in range(1, MOST_ATTEMPTS):
+            # What there is must not be lost to an attempt that comes to nothing.
+            if not answer.moved or self._clock() + (self._clock() - began) > deadline:
                 break
+            began = self._clock()
+            try:
+                again = await self._lexical_once(query, shards, places, deadline)
+            except RaycallError:
+                break
+            if len(again.failures) > len(answer.failures):
+                break
+            answer = again
         return answer
+
+    async def _lexical_once(
+        self, query: LexicalQuery, shards: Sequence[str], places: Mapping[str, Sequence[Place]], deadline: float
+    ) -> LegAnswer:
+        alone = len(shards) <= 1 or query.statistics is not None
+        parts = {} if alone else await self._statistics(query, shards, deadline)
+        total = reduce(lambda left, right: left + right, (part for part, _ in parts.values())) if parts else query.statistics
+        answers = await asyncio.gather(
+            *(self._search(self._lexical[shard], query, total, parts.get(shard), deadline) for shard in shards),
+            return_exceptions=True,
+        )
+        return _gathered(query.pins, query.k, places, dict(zip(shards, answers, strict=True)))
 
     async def vector(self, query: VectorQuery, deadline: float) -> LegAnswer:
         """The vector leg over every addressed partition; ShardError when no shard answered."""

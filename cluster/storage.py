@@ -39,7 +39,9 @@ class GenerationStore:
         """Projects that have a served generation, sorted."""
         if not self.root.is_dir():
             return []
-        return sorted(path.name for path in self.root.iterdir() if (path / _POINTER).exists())
+        return sorted(
+            path.name for path in self.root.iterdir() if (path / _POINTER).exists() and NAME_PATTERN.fullmatch(path.name)
+        )
 
     def known(self) -> list[str]:
         """Projects that have a folder here, served or not, sorted."""
@@ -93,7 +95,12 @@ class GenerationStore:
             raise CorruptIndexError(f"manifest of {project}/{generation} is not readable: {error}") from error
         if not isinstance(raw, dict):
             raise CorruptIndexError(f"manifest of {project}/{generation} is no object")
-        return Manifest.from_json(raw)
+        manifest = Manifest.from_json(raw)
+        if (manifest.project, manifest.generation) != (project, generation):
+            # A folder that somebody copied would have its rows counted and answered twice.
+            found = f"{manifest.project}/{manifest.generation}"
+            raise CorruptIndexError(f"manifest of {project}/{generation} is that of {found}: the folder was copied or renamed")
+        return manifest
 
     def current(self, project: str) -> Manifest | None:
         """The served generation's manifest, or None before the first publish."""

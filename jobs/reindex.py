@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cluster import faults
 from cluster.embed.node_text import embedding_hash
-from cluster.errors import CorruptIndexError, NotFoundError
+from cluster.errors import CorruptIndexError, NotFoundError, RaycallError
 from cluster.model.manifest import Manifest, VectorIdentity
 from cluster.model.nodes import Node
 from cluster.ports import Clock, Embedder
@@ -94,10 +94,16 @@ class Reindexer:
                 return served
             manifest = self.builder.build(account, project, identity, self.clock.now_ms(), served)
             faults.reach("build.finished")
-            if served is not None and self._kept_out(served, manifest):
-                progress("build", 1, 1)
-                return served
-            generations.publish(manifest, required=required)
+            try:
+                if served is not None and self._kept_out(served, manifest):
+                    progress("build", 1, 1)
+                    return served
+                generations.publish(manifest, required=required)
+            except RaycallError:
+                # Nobody serves it, and the next build makes another one: those that nobody served would pile up.
+                kept = generations.refused(project)
+                generations.discard_refused(project, frozenset({kept["generation"]} if kept else ()))
+                raise
             generations.sweep(project)
             faults.reach("build.swept")
             progress("build", 1, 1)

@@ -156,7 +156,13 @@ def _make_file(path: Path) -> None:
     os.close(os.open(empty, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     try:
         with contextlib.suppress(FileExistsError):
-            os.link(empty, path)
+            try:
+                os.link(empty, path)
+            except FileExistsError:
+                raise
+            except OSError:
+                # A file system without hard links. Only one opener gets past O_EXCL, and before it no connection is there.
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     finally:
         empty.unlink()
 

@@ -10,7 +10,7 @@ import pytest
 
 from cluster.checks import verify
 from cluster.embed.node_text import embedding_hash
-from cluster.errors import EmbedderError
+from cluster.errors import ConflictError, EmbedderError, UnavailableError
 from cluster.graph.memory import MemoryGraphStore
 from cluster.index import vector_file
 from cluster.index.rows import read_rows
@@ -359,3 +359,28 @@ def test_indexing_again_repairs_a_damaged_file_although_nothing_changed(world: W
     second = world.publish()
     assert second.generation != first.generation
     verify(world.generations.folder("demo", second.generation), second)
+
+
+def test_a_generation_that_could_not_be_judged_or_published_is_not_left_behind(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.add("a", "b")
+    served = world.publish()
+
+    def failing(_served: Manifest, _new: Manifest) -> str | None:
+        raise UnavailableError("the store is locked")
+
+    def overtaken(old: Manifest, new: Manifest) -> str | None:
+        # Somebody swaps while this build is being judged.
+        other = replace(new, generation=f"{new.generation[:-8]}ffffffff")
+        with world.generations.building("demo", other.generation) as part:
+            world.generations.finish(part, replace(other, buckets=()))
+        world.generations.publish(replace(other, buckets=()), required=old.generation)
+        return None
+
+    for number, (gate, error) in enumerate([(failing, UnavailableError), (overtaken, ConflictError)]):
+        world.add(f"new{number}")
+        with pytest.raises(error):
+            replace(world.jobs, gate=gate).publish("acme", "demo", lambda *_: None)
+        pointer = world.generations.pointer("demo")
+        assert set(world.generations.finished("demo")) == {pointer.generation, pointer.previous} - {None}
+    assert served.generation in world.generations.finished("demo")

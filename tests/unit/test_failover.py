@@ -201,3 +201,13 @@ def test_a_replica_is_hung_when_nothing_comes_back_and_a_new_process_has_longer(
     assert not state.hung(126.0, 5.0)
     assert state.died(third, "the shard is down") is False
     assert not state.hung(10_000.0, 5.0)
+
+
+def test_a_replica_that_opens_a_generation_has_longer() -> None:
+    state = ReplicaState("a", settled=True)
+    state.sent(100.0)
+    state.opening += 1
+    assert not state.hung(160.6, 60.0)
+    assert state.hung(100.0 + OPENING_S + 1, 60.0)
+    state.opening -= 1
+    assert state.hung(160.6, 60.0)

@@ -1,4 +1,7 @@
+import asyncio
 from typing import Any
+
+import pytest
 
 from actors.router import CaughtUp
 from cluster.errors import UnavailableError
@@ -67,3 +70,25 @@ async def test_a_store_that_cannot_be_read_stops_nothing() -> None:
     store.broken = False
     await follow()
     assert router.calls == ["refresh", "refresh", 7]
+
+
+async def test_what_is_written_while_a_generation_opens_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve.follower.OPENING_WAIT_S", 0.0)
+    opened = asyncio.Event()
+
+    class Opening(Router):
+        async def refresh(self) -> list[str]:
+            if self.calls:
+                await opened.wait()
+            return await super().refresh()
+
+    router, store = Opening(), Store()
+    follow = Follower(router, store)
+    await follow()
+    store.number = 8
+    await follow()
+    assert (router.calls, router.watched) == (["refresh", 7, 8], 2)
+    opened.set()
+    await follow()
+    await follow()
+    assert router.calls[:4] == ["refresh", 7, 8, "refresh"]

@@ -245,3 +245,36 @@ async def test_one_replica_is_asked_even_when_it_was_down(make: Callable[..., Re
         await asked(shard)
     fakes[0].error = None
     assert (await asked(shard)).answered == 1
+
+
+async def test_a_replica_that_was_late_is_not_taken_for_one_that_lacks_the_partition(
+    fakes: list[Fake], make: Callable[..., ReplicaSet]
+) -> None:
+    shard = make()
+    fakes[0].failures = (LOST,)
+    fakes[1].open.clear()
+    assert (await asked(shard, 0.3)).failures == (LOST,)
+    fakes[1].open.set()
+    await until(lambda: not shard._tasks)
+    found = [(await asked(shard)).failures for _ in range(6)]
+    assert found == [()] * 6
+
+
+async def test_a_replica_that_missed_a_round_of_the_same_revision_is_not_asked(
+    fakes: list[Fake], make: Callable[..., ReplicaSet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vectors that come after the write show in another round of the same revision."""
+    monkeypatch.setattr("actors.replicas.GRACE_S", 0.0)
+    shard = make()
+    await shard.catch_up(3, 10)
+    await until(lambda: states(shard) == ["serving", "serving"])
+    fakes[0].open.clear()
+    assert await shard.catch_up(3, 10) == ()
+    assert states(shard) == ["behind", "serving"]
+    assert [report.revision for report in shard.report()] == [3, 3]
+    before = fakes[0].asked
+    for _ in range(4):
+        await asked(shard)
+    assert fakes[0].asked == before
+    fakes[0].open.set()
+    await until(lambda: states(shard) == ["serving", "serving"])

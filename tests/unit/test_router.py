@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -393,3 +394,51 @@ async def test_what_the_shards_cannot_open_is_told_by_shard(
             ClosedPart(shard="lexical-1", bucket="*", code="shard_unavailable", detail="the shard failed"),
         ]
     }
+
+
+async def test_what_a_write_overtook_is_answered_where_asking_again_comes_to_nothing(
+    tmp_path: Path, shards: dict[str, FakeShard], make_router: Callable[..., Router]
+) -> None:
+    class DiesLater(FakeShard):
+        async def search(self, queries: Sequence[LexicalQuery]) -> list[LegAnswer]:
+            answers = await super().search(queries)
+            self.error = ShardError("the shard is down")
+            return [replace(answer, moved=True) for answer in answers]
+
+    for name in SHARDS:
+        shards[name] = DiesLater(name)
+    publish(GenerationStore(tmp_path), "g1", 8)
+    router = make_router()
+    await router.refresh()
+    answer = await router.lexical(query(), soon())
+    assert (answer.ids, answer.moved, answer.failures) == (SHARDS, True, ())
+
+
+async def test_it_is_not_asked_again_when_there_is_no_time_for_it(
+    tmp_path: Path, shards: dict[str, FakeShard], make_router: Callable[..., Router]
+) -> None:
+    now = [0.0]
+
+    class Slow(WrittenShard):
+        async def search(self, queries: Sequence[LexicalQuery]) -> list[LegAnswer]:
+            now[0] += 0.3
+            return await super().search(queries)
+
+    shards["lexical-1"] = Slow("lexical-1", 9)
+    publish(GenerationStore(tmp_path), "g1", 8)
+    router = make_router(clock=lambda: now[0])
+    await router.refresh()
+    answer = await router.lexical(query(), 0.5)
+    assert (answer.moved, len(shards["lexical-1"].asked)) == (True, 1)
+
+
+async def test_a_folder_that_somebody_copied_keeps_nothing_from_being_served(
+    tmp_path: Path, make_router: Callable[..., Router]
+) -> None:
+    publish(GenerationStore(tmp_path), "g1", 2)
+    for name in ("demo (copy)", "demo.bak"):
+        shutil.copytree(tmp_path / "demo", tmp_path / name)
+    router = make_router()
+    assert await router.refresh() == ["demo"]
+    assert list(router.served()) == ["demo"]
+    assert "copied or renamed" in router.refused()["demo.bak"]

@@ -138,9 +138,9 @@ def unguarded_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
 def error_that_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     real = retrieval.make_plan
 
-    def telling(request: Any, principal: Any, served: Any, registered: Any) -> Any:
+    def telling(request: Any, principal: Any, served: Any, *more: Any) -> Any:
         try:
-            return real(request, principal, served, registered)
+            return real(request, principal, served, *more)
         except NotFoundError as error:
             error.detail += f" ({sum(manifest.rows for manifest in served.values())} rows)"
             raise

@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.model.access import Principal
 from cluster.model.query import Hit, SearchRequest
-from serve.fusion import parameters, ranks
+from serve.fusion import lexical_ranks, parameters, vector_ranks
 from serve.legs import LegOutcome
 from serve.plan import Plan
 
@@ -18,7 +18,7 @@ def explain(
 ) -> dict[str, Any]:
     """JSON values only, every number finite. The terms' statistics are over documents that the caller may read."""
     lexical, vector = (outcome.answer for outcome in outcomes)
-    lexical_ranks, vector_ranks = ranks(lexical), ranks(vector)
+    by_words, by_vector = lexical_ranks(lexical), vector_ranks(vector)
     told: dict[str, Any] = plain(
         {
             "query": {
@@ -38,9 +38,9 @@ def explain(
                     "id": hit.node.id,
                     "fused": hit.score.fused,
                     "vector": hit.score.vector,
-                    "vector_rank": vector_ranks.get(hit.node.id),
+                    "vector_rank": by_vector.get(hit.node.id),
                     "bm25": hit.score.bm25,
-                    "bm25_rank": lexical_ranks.get(hit.node.id),
+                    "bm25_rank": by_words.get(hit.node.id),
                     "bm25_scaled": hit.score.bm25_scaled,
                 }
                 for hit in hits

@@ -14,7 +14,10 @@ Rules that hold for all of them:
   their range: the cosine as it is, or the scaled BM25. A leg that ran and found nothing is not missing.
 - A negative cosine stays negative: such a node stands below one that the vector leg did not propose at all, and is not lifted
   to 0, because the order inside the vector leg would be lost.
-- No lower bound on the spread of BM25 scores is assumed: two close scores become 1 and 0. The raw scores are in the answer.
+- BM25 scores that differ by less than ROUNDING of the greater are the same score. Each partition rounds its sums in its own
+  way, so texts that are equal would else be ranked by the last bit of a float32, and `weighted` would stretch that bit to the
+  whole range from 0 to 1. Cosines need no such care: they are worked out alike wherever a row is.
+- No other lower bound on the spread of BM25 scores is assumed: two close scores become 1 and 0. Both are in the answer.
 - Order: fused score descending, then id ascending. The scaling of `weighted` takes the weakest real match to 0, which is also
   the part of a node without any match, so there a match stands before none at equal score.
 """
@@ -22,7 +25,7 @@ Rules that hold for all of them:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from cluster.model.query import Fusion, LegAnswer, Score
@@ -31,6 +34,8 @@ VECTOR_WEIGHT = 0.7
 LEXICAL_WEIGHT = 0.3
 #: The constant of reciprocal rank fusion.
 RRF_K = 60
+#: More than partitions, whose scores are sums of float32, differ on equal rows; a few 1e-7 are seen.
+ROUNDING = 1e-6
 
 
 class Candidate(NamedTuple):
@@ -56,8 +61,8 @@ def order_key(candidate: Candidate, method: Fusion) -> tuple[float, bool, str]:
 
 def fuse(lexical: LegAnswer | None, vector: LegAnswer | None, method: Fusion = Fusion.WEIGHTED) -> list[Candidate]:
     """Every node that a leg proposes, once, best first. None for a leg that is missing. Fused scores are finite."""
-    bm25 = None if lexical is None else _best(zip(lexical.ids, lexical.scores.tolist(), strict=True))
-    cosine = None if vector is None else _best(zip(vector.ids, vector.scores.tolist(), strict=True))
+    bm25 = None if lexical is None else _settled(_best(lexical))
+    cosine = None if vector is None else _best(vector)
     if method is Fusion.RRF:
         return _reciprocal_ranks(bm25 or {}, cosine or {})
     return _weighted(bm25, cosine, method)
@@ -71,19 +76,34 @@ def parameters(method: Fusion) -> dict[str, float | str]:
     return {"method": method.value, "vector_weight": VECTOR_WEIGHT, "lexical_weight": LEXICAL_WEIGHT, "bm25_scaling": scaling}
 
 
-def ranks(answer: LegAnswer | None) -> dict[str, int]:
+def lexical_ranks(answer: LegAnswer | None) -> dict[str, int]:
     """Rank from 1 by id, as fusion counts it: duplicates and unusable scores out, equal scores by id."""
-    if answer is None:
-        return {}
-    return _ranked(_best(zip(answer.ids, answer.scores.tolist(), strict=True)))
+    return {} if answer is None else _ranked(_settled(_best(answer)))
 
 
-def _best(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+def vector_ranks(answer: LegAnswer | None) -> dict[str, int]:
+    """As `lexical_ranks`, of the vector leg."""
+    return {} if answer is None else _ranked(_best(answer))
+
+
+def _best(answer: LegAnswer) -> dict[str, float]:
     best: dict[str, float] = {}
-    for node_id, score in pairs:
+    for node_id, score in zip(answer.ids, answer.scores.tolist(), strict=True):
         if math.isfinite(score) and score > best.get(node_id, -math.inf):
             best[node_id] = score
     return best
+
+
+def _settled(scores: Mapping[str, float]) -> dict[str, float]:
+    """Each score as the greatest one that it differs from by rounding alone."""
+    settled: dict[str, float] = {}
+    top, floor = 0.0, math.inf
+    for node_id in sorted(scores, key=scores.__getitem__, reverse=True):
+        score = scores[node_id]
+        if score < floor:
+            top, floor = score, score - ROUNDING * abs(score)
+        settled[node_id] = top
+    return settled
 
 
 def _ranked(scores: Mapping[str, float]) -> dict[str, int]:

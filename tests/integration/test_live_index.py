@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from cluster.guards import search_guard
+from cluster.model.query import Fusion
 from cluster.ports import WriteBatch
+from jobs.embed import fill_cache
+from serve.fusion import fuse
 from tests.integration.test_lexical_exact import assert_same_ranking
 from tests.support.factories import make_node, make_principal
 from tests.support.lexical import Ranked, opened, search
-from tests.support.live import LiveIndex
+from tests.support.live import EMBEDDER, LiveIndex
 from tests.support.live_driver import LiveDriver
 
 
@@ -117,3 +120,31 @@ async def test_rows_that_tie_at_the_cut_come_by_id_and_not_by_arrival(tmp_path: 
         assert answer.ids == ("t1", "t3", "t5", "t7", "t8", "t9")[:k]
         assert answer.matched == 6
     live.close()
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+async def test_equal_texts_rank_by_id_wherever_they_are_and_before_and_after_a_restart(tmp_path: Path, shards: int) -> None:
+    """In several buckets and in memory, where each part rounds its scores in its own way; others make the parts uneven."""
+    live = LiveIndex(tmp_path, shards=shards, target_rows=4)
+    others = [make_node(f"z{n:02}", text={"content": "filler " * (n % 5 + 1) + "other " * (n % 7)}) for n in range(30)]
+    equal = [make_node(f"t{n:02}", text={"content": "release note item"}) for n in range(25)]
+    live.store.write(WriteBatch(nodes=(*others, *equal[::2], equal[1])))
+    live.publish("main")
+    await live.router.refresh()
+    fill_cache(equal, EMBEDDER, live.cache, lambda *_: None)
+    live.store.write(WriteBatch(nodes=tuple(equal[3::2]), soft_delete=("z01", "z02", "t01"), now=5))
+    await live.catch_up()
+    right = [node.id for node in equal if node.id != "t01"]
+    try:
+        for _ in range(2):
+            lexical = await live.lexical(make_principal(), "release note", 100)
+            vector = await live.vector(make_principal(), "release note", 100)
+            for method in Fusion:
+                fused = fuse(lexical, vector, method)
+                assert [candidate.id for candidate in fused[:24]] == right
+                assert {candidate.bm25_scaled for candidate in fused[:24]} <= {1.0, None}
+            for name in live.clients:
+                live.restart(name)
+            await live.catch_up()
+    finally:
+        live.close()

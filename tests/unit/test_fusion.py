@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.model.query import Fusion, LegAnswer
-from serve.fusion import Candidate, fuse, parameters, ranks
+from serve.fusion import ROUNDING, Candidate, fuse, lexical_ranks, parameters, vector_ranks
 
 METHODS = list(Fusion)
 
@@ -60,6 +60,26 @@ def test_a_tiny_spread_is_scaled_like_any_other_and_the_raw_scores_are_kept() ->
     assert {candidate.id: candidate.score.bm25 for candidate in fused} == {"A": 0.011, "B": 0.010}
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_scores_that_rounding_tells_apart_are_equal(method: Fusion) -> None:
+    """One text in three partitions, as float32 sums come out: neither the order nor the scaling may follow the last bit."""
+    noisy = leg({"A": 0.9796780943870544, "B": 0.9796782732009888, "C": 0.9796781539916992})
+    cosine = leg({"A": 0.5, "B": 0.5, "C": 0.5})
+    fused = fuse(noisy, cosine, method)
+    assert order(fused) == ["A", "B", "C"]
+    if method is not Fusion.RRF:
+        assert values(fused) == pytest.approx({"A": 0.65, "B": 0.65, "C": 0.65})
+    assert lexical_ranks(noisy) == {"A": 1, "B": 2, "C": 3}
+    assert vector_ranks(leg({"A": 0.5, "B": 0.50000001})) == {"B": 1, "A": 2}, "cosines are exact"
+
+
+def test_rounding_is_measured_from_the_best_of_equals_and_never_chains() -> None:
+    step = 0.6 * ROUNDING
+    fused = fuse(leg({"D": 10.0, "C": 10.0 * (1 - step), "B": 10.0 * (1 - 2 * step), "A": 10.0 * (1 - 3 * step)}), None)
+    assert order(fused) == ["C", "D", "A", "B"]
+    assert values(fused) == {"C": 1.0, "D": 1.0, "A": 0.0, "B": 0.0}
+
+
 @pytest.mark.parametrize("places", list(itertools.permutations("ABC")), ids="".join)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_an_unusable_score_counts_as_absent_in_any_order(places: tuple[str, ...], bad: float) -> None:
@@ -74,7 +94,8 @@ def test_rrf_counts_an_id_once_a_leg_and_ranks_close_up() -> None:
     fused = fuse(ranked(["d2"]), ranked(["d1", "d1", "d2"]), Fusion.RRF)
     assert order(fused) == ["d2", "d1"]
     assert values(fused) == pytest.approx({"d1": 1 / 61, "d2": 1 / 62 + 1 / 61})
-    assert ranks(ranked(["d1", "d1", "d2"])) == {"d1": 1, "d2": 2}
+    twice = ranked(["d1", "d1", "d2"])
+    assert lexical_ranks(twice) == vector_ranks(twice) == {"d1": 1, "d2": 2}
 
 
 def test_rrf_rewards_agreement() -> None:

@@ -21,7 +21,7 @@ from cluster.errors import UsageError
 from cluster.model.access import Principal
 from cluster.model.ids import NAME_PATTERN
 from cluster.model.query import Fusion, Pins, SearchRequest
-from serve.fusion import Candidate, order_key
+from serve.fusion import ROUNDING, Candidate, order_key
 
 #: Longest cursor in characters: a hundred projects with long names.
 MAX_CURSOR = 40_000
@@ -83,5 +83,12 @@ def _parsed(text: str) -> Cursor:
 
 
 def start_after(candidates: Sequence[Candidate], last: tuple[float, bool, str], method: Fusion) -> int:
-    """The position of the first of `candidates`, in the fused order, that comes after `last`, which need not be there."""
+    """The position of the first of `candidates`, in the fused order, that comes after `last`, which need not be there.
+
+    Another replica of a shard may round its scores otherwise. A last one that moved by no more than that is followed, since
+    all that ties with it moved, too: by the score alone they would be on two pages or on none.
+    """
+    for place, candidate in enumerate(candidates):
+        if candidate.id == last[2] and abs(candidate.fused + last[0]) <= ROUNDING:
+            return place + 1
     return bisect_right(candidates, last, key=lambda candidate: order_key(candidate, method))

@@ -75,6 +75,35 @@ def test_after_a_mass_deletion_every_page_but_the_last_is_full() -> None:
     assert joined(found) == [f"n{number:03}" for number in range(0, 90, 5)]
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("noise", [1e-7, -1e-7])
+def test_pages_join_although_each_is_answered_by_a_replica_that_rounds_otherwise(method: Fusion, noise: float) -> None:
+    """Ties that move together stay together: none is on two pages or on none."""
+    names = [f"n{number:02}" for number in range(20)]
+    scores = {name: 9.0 if name < "n05" else 4.0 if name < "n15" else 1.0 for name in names}
+    bench = Bench(*(doc(name) for name in names), lexical_scores=scores, vector_scores=dict.fromkeys(names, 0.5))
+
+    def other_replica() -> None:
+        moved = bench.legs.lexical_scores is scores
+        bench.legs.lexical_scores = (
+            {name: score * (1 + noise * (score == 4.0)) for name, score in scores.items()} if moved else scores
+        )
+
+    assert joined(pages(bench, lambda _: 3, other_replica, fusion=method)) == names
+
+
+def test_a_last_hit_that_a_write_moved_far_is_not_followed() -> None:
+    bench = Bench(
+        *(doc(f"n{number}") for number in range(6)), vector_scores={f"n{number}": 0.9 - number / 10 for number in range(6)}
+    )
+    first = bench.ask("zzz", limit=2)
+    bench.legs.vector_scores = {**(bench.legs.vector_scores or {}), "n1": -0.5}
+    assert (ids(first), ids(bench.ask("zzz", limit=9, cursor=first.next_cursor))) == (
+        ["n0", "n1"],
+        ["n2", "n3", "n4", "n5", "n1"],
+    )
+
+
 def test_a_page_is_read_from_the_generation_of_the_page_before() -> None:
     bench = Bench(*(doc(f"n{number}") for number in range(6)))
     first = bench.ask(limit=2)

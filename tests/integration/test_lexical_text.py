@@ -34,6 +34,7 @@ SYNTAX_TEXTS = {
     "c": "a plain c program",
     "words": "and or not are words of any text",
     "plain": "nothing of this",
+    "square": "x 2 times",
 }
 
 
@@ -55,6 +56,7 @@ SYNTAX_TEXTS = {
         ("a && !b", "call"),
         ("foo AND", "call"),
         ("text:nothing", "plain"),
+        ("^2", "square"),
     ],
 )
 def test_query_syntax_is_plain_text(tmp_path: Path, query: str, first: str) -> None:

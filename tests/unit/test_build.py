@@ -48,15 +48,18 @@ class Embedder:
 
     def __init__(self, identity: VectorIdentity) -> None:
         self.identity = identity
+        self.calls = 0
         self.asked: list[str] = []
         self.fails_at = -1
 
     def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        self.calls += 1
         if 0 <= self.fails_at <= len(self.asked):
             raise EmbedderError("refused")
         self.asked.extend(texts)
-        rows = [[np.nan] * 4 if "unknown" in text else [1.0, 0.0, 0.0, 0.0] for text in texts]
-        return np.array(rows, dtype=np.float32).reshape(-1, 4)
+        width = self.identity.dimensions
+        rows = [[np.nan] * width if "unknown" in text else [1.0] + [0.0] * (width - 1) for text in texts]
+        return np.array(rows, dtype=np.float32).reshape(-1, width)
 
     embed_query = embed
 
@@ -239,6 +242,33 @@ def test_deleted_and_wordless_nodes_are_not_indexed(world: World) -> None:
 def test_an_empty_project_has_a_generation_without_rows(world: World) -> None:
     manifest = world.publish()
     assert (manifest.rows, len(manifest.buckets)) == (0, 1)
+    world.refine()
+    assert world.first.calls == world.target.calls == 0, "no text, no call"
+
+
+@pytest.mark.parametrize("dimensions", [4, 8], ids=["same-size", "other-size"])
+@pytest.mark.parametrize("names", [("a", "b"), ()], ids=["filled", "empty"])
+def test_another_model_replaces_all_vectors_at_once_and_drops_nothing_before(
+    world: World, names: tuple[str, ...], dimensions: int
+) -> None:
+    world.add(*names)
+    world.publish()
+    served = world.refine()
+    other = Embedder(VectorIdentity(provider="test", model="other", dimensions=dimensions))
+    world.jobs = replace(world.jobs, first=other, target=other)
+    assert world.generations.current("demo") == served, "what is served stays until it is replaced as a whole"
+    assert world.jobs.needs_refining("acme", "demo")
+    world.add("c")
+    changed = world.publish()
+    assert (changed.identity, changed.rows, changed.vectors) == (other.identity, len(names) + 1, len(names) + 1)
+    assert sorted(other.asked) == sorted(f"about {name}" for name in (*names, "c")), "each text is embedded anew"
+    assert {key for _, key in world.vector_writes[-1:]} == {other.identity.key}
+    assert not world.jobs.needs_refining("acme", "demo")
+    world.jobs = replace(world.jobs, first=world.first, target=world.target)
+    world.first.asked.clear()
+    world.target.asked.clear()
+    assert world.refine().identity == TARGET
+    assert world.target.asked == ["about c"], "the vectors of the model before are still known"
 
 
 @pytest.mark.parametrize(

@@ -329,6 +329,29 @@ def test_rows_are_answered_in_their_order_with_what_came_of_each(front: Front) -
     assert (body["rows"], body["visible"], body["results"][0]["id"]) == (8, None, "n1")
 
 
+@pytest.mark.parametrize("named", [{}, *({"id": wrong} for wrong in (None, "", " ", [], ["n1"], {}, "*", "%", "n", "n1*"))])
+def test_a_deletion_that_names_no_node_deletes_none(front: Front, named: dict[str, Any]) -> None:
+    for node_id in ("n1", "n2"):
+        post(front, {**BODY, "id": node_id})
+    for extra in ({}, {"filter": {}}, {"owner": None}):
+        body = bulk(front, {"op": "delete", **named, **extra}).json()
+        assert body["counts"]["failed"] == 1 and body["results"][0]["status"] in {404, 422}, body
+    for path in ("", "/", "/*", "/%25", "/%20"):
+        assert front.call("DELETE", f"/v1/nodes{path}").status_code in {404, 405, 422}
+    assert front.store.revision() == 2
+    assert [front.call("GET", f"/v1/nodes/{node_id}").status_code for node_id in ("n1", "n2")] == [200, 200]
+
+
+def test_half_an_emoji_in_a_row_is_replaced_and_costs_no_other_row(front: Front) -> None:
+    rows = [
+        f'{{"op":"upsert","id":"s{n}","project":"main","text":{{"content":"{text}"}}}}\n'.encode()
+        for n, text in enumerate(("ok \\ud83d tail", "fine \\ud83d\\ude80 rocket", "plain"))
+    ]
+    assert bulk(front, *rows).json()["counts"]["created"] == 3
+    stored = [front.call("GET", f"/v1/nodes/s{n}").json()["text"]["content"] for n in range(3)]
+    assert stored == ["ok \ufffd tail", "fine \U0001f680 rocket", "plain"]
+
+
 def test_a_row_over_the_bound_costs_itself_alone(front: Front) -> None:
     long = {"op": "upsert", "project": "main", "text": {"content": "x"}, "properties": {"p": "y" * 131_072}}
     body = bulk(front, long, {"op": "upsert", **BODY}).json()

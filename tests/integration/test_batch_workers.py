@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import ray
 
 from actors.remote import RaySettings, start_ray, stop_ray
 from cluster.config import Config, load
@@ -26,12 +27,20 @@ from tests.support import batch_jobs
 pytestmark = pytest.mark.ray_in_process("first")
 
 
+#: What a Ray that is gone leaves behind: nobody listens there.
+GONE = "127.0.0.1:9"
+STORE_BYTES = 100 * 2**20
+
+
 @pytest.fixture(scope="module", autouse=True)
-def ray() -> Iterator[None]:
+def ray_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="ray"))  # pytest's folders are too long for a socket's name
-    start_ray(RaySettings(num_cpus=2, object_store_bytes=100 * 2**20, temp_dir=folder, environment={}))
-    yield
-    stop_ray()
+    (folder / "ray_current_cluster").write_text(GONE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", GONE)
+        start_ray(RaySettings(num_cpus=2, object_store_bytes=STORE_BYTES, temp_dir=folder, environment={}))
+        yield folder
+        stop_ray()
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -61,6 +70,20 @@ def test_an_item_that_ends_its_worker_costs_no_other_item_its_result(tmp_path: P
         2 * BATCH: 1,
         -1: 3,
     }
+
+
+def test_a_ray_of_our_own_runs_whatever_another_one_left(ray_folder: Path) -> None:
+    assert ray.get_runtime_context().gcs_address != GONE
+    assert (ray_folder / "session_latest").is_dir(), "in the folder that was named"
+
+
+def test_more_than_the_object_store_holds_passes_through_it(ray_folder: Path) -> None:
+    """Nothing is kept of a batch whose results were taken: the store neither fills up nor spills to the disk."""
+    numbers = range(10 * BATCH)
+    results = map_tasks(batch_jobs.megabyte, numbers, in_flight=2, on_lost=lambda _: b"", prepare=nothing)
+    assert sum(len(result) for result in results) == len(numbers) * 2**20 > 1.5 * STORE_BYTES
+    spilled = [path for folder in ray_folder.rglob("ray_spilled_objects*") for path in folder.rglob("*") if path.is_file()]
+    assert spilled == []
 
 
 def test_what_a_function_raises_is_an_error_and_no_lost_worker() -> None:

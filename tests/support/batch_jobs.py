@@ -17,6 +17,10 @@ def double(number: int) -> int:
     return 2 * number
 
 
+def megabyte(_number: int) -> bytes:
+    return bytes(2**20)
+
+
 def fail(_number: int) -> int:
     raise ValueError("a bug")
 

@@ -144,7 +144,7 @@ def node_bytes(row: Row) -> int:
     bytes, so that each sign that may begin one counts, in strings, too. In texts that would count too much: of them
     each field counts, by the signs around its colon, which no string has unescaped.
     """
-    size = _NODE_BYTES + sum(map(sys.getsizeof, row)) + _OBJECT_BYTES * row[5].count('":"')
+    size: int = _NODE_BYTES + sum(map(sys.getsizeof, row)) + _OBJECT_BYTES * row[5].count('":"')
     for column in _JSON:
         value = row[column]
         if value is not None:

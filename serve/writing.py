@@ -8,13 +8,13 @@ import logging
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from cluster.errors import DeadlineError, NotFoundError, RaycallError, ReusedKeyError, StaleError, UnavailableError
 from cluster.guards import expansion_guard
@@ -26,6 +26,8 @@ from serve.admission import Lane
 from serve.writing_rules import Command, Op, Result, apply
 
 logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 #: Commands of one transaction.
 BATCH_ROWS = 500
@@ -41,6 +43,7 @@ _THREADS = 2
 _WORKING = 16
 #: Transactions that wait for their turn. Most requests are refused before by the time that they would wait.
 _MOST_WAITING = 256
+_BUSY = "the store was busy until the request's time was over: nothing was written; try again"
 
 
 class WaitFor(StrEnum):
@@ -141,11 +144,16 @@ class _Turn:
         self._begun = False
         self._over = False
 
+    def check(self) -> None:
+        """Called before the store is asked for anything; raises DeadlineError when the time is over."""
+        if self._over or self._late():
+            raise DeadlineError(_BUSY)
+
     def begin(self) -> None:
         """Called under the store's write lock, before anything is decided; raises DeadlineError when the time is over."""
         with self._lock:
             if self._over or (not self._begun and self._late()):
-                raise DeadlineError("the store was busy until the request's time was over: nothing was written; try again")
+                raise DeadlineError(_BUSY)
             self._begun = True
 
     def end(self) -> bool:
@@ -177,6 +185,8 @@ class Writing:
         self._bulk_deadline_s = bulk_deadline_s
         self.new_id = new_id
         self._threads = ThreadPoolExecutor(_THREADS, "writes")
+        # Those that read rows never wait for the store.
+        self._readers = ThreadPoolExecutor(_THREADS, "rows")
         # Apart from questions and from each other, so that none keeps the others out.
         self._lane, self._reads = (
             Lane(name, clock.monotonic, most=_WORKING, least=_WORKING, most_waiting=_MOST_WAITING)
@@ -231,6 +241,7 @@ class Writing:
         turn = self._turn(deadline)
 
         def work() -> _Committed:
+            turn.check()
             return self._commit([command], principal, self._projects(principal), once, None, turn)
 
         committed = await self._lane.run(deadline, lambda: self._by(deadline, turn, work))
@@ -255,12 +266,14 @@ class Writing:
         cut off in the middle is sent again. Raises ReusedKeyError, with nothing written, for another request with that key.
         """
         deadline = self.deadline(many=True) if deadline is None else deadline
-        projects = await self._in_thread(self._projects, principal)
+        projects = await self._in_time(deadline, asyncio.to_thread(self._projects, principal))
         batches = batched(rows)
         outcomes: list[tuple[int, Outcome]] = []
         revision, replayed, down = 0, True, None
         for part in count():
-            batch = await self._in_thread(next, batches, None)
+            reading = asyncio.get_running_loop().run_in_executor(self._readers, next, batches, None)
+            # What stands must be said: once something may, the rows that are left are read to be refused.
+            batch = await (reading if outcomes else self._in_time(deadline, reading))
             if batch is None:
                 break
             committed, down = await self._commit_rows(batch, principal, projects, once, part, down, deadline)
@@ -286,19 +299,39 @@ class Writing:
         self._showing.soon(revision)
         return None
 
-    async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+    async def _in_time(self, deadline: float, work: Awaitable[_Result]) -> _Result:
+        """What `work` gives; DeadlineError when it has not come by the deadline. Before anything is written alone."""
+        try:
+            async with asyncio.timeout(self.seconds_left(deadline)):
+                return await work
+        except TimeoutError as error:
+            raise DeadlineError(_BUSY) from error
 
     def _turn(self, deadline: float) -> _Turn:
         return _Turn(lambda: self._clock.monotonic() >= deadline)
 
     async def _by(self, deadline: float, turn: _Turn, work: Callable[[], _Committed]) -> _Committed:
         """What `work` gives in a thread; DeadlineError, and nothing is written, when its turn has not come by the deadline."""
-        task = asyncio.get_running_loop().run_in_executor(self._threads, work)
-        await asyncio.wait({task}, timeout=self.seconds_left(deadline))
-        if not task.done() and turn.end():
-            task.add_done_callback(_forget)
-            raise DeadlineError("the store was busy until the request's time was over: nothing was written; try again")
+        waiting = [work]
+
+        def begin() -> _Committed:
+            return waiting.pop()()
+
+        job = self._threads.submit(begin)
+        task = asyncio.wrap_future(job)
+        given_up = False
+        try:
+            await asyncio.wait({task}, timeout=self.seconds_left(deadline))
+        finally:
+            # Also when nobody waits for the answer any more.
+            given_up = not task.done() and turn.end()
+            if given_up:
+                task.add_done_callback(_forget)
+                if job.cancel():
+                    # The pool forgets it when it comes to it; what it would have written need not wait that long.
+                    waiting.clear()
+        if given_up:
+            raise DeadlineError(_BUSY)
         # A transaction under way ends soon, and whether it was committed is no guess then.
         return await task
 
@@ -348,6 +381,7 @@ class Writing:
         `part`: of a request with many; its refusals are kept, too, so that a repeated request is the same in all parts.
         """
         now = self._clock.now_ms()
+        turn.check()
         name = "" if once is None else derived_id("idempotency", principal.key_id, once.key, str(part or 0))
         committed = _Committed()
 

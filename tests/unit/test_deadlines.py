@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +18,7 @@ from cluster.graph.memory import MemoryGraphStore
 from cluster.model.guard import Guard
 from cluster.model.nodes import Node
 from cluster.model.query import LegAnswer, LexicalQuery, SearchRequest
-from cluster.ports import Present, WriteBatch
+from cluster.ports import Present, Project, WriteBatch
 from serve.admission import Lane
 from serve.retrieval import HOPS_SHARE, LEGS_SHARE
 from serve.writing import WaitFor
@@ -23,7 +26,7 @@ from tests.support.clock import ManualClock
 from tests.support.factories import ACCOUNT, make_edge
 from tests.support.http import Front, make_front
 from tests.support.retrieval import ADMIN, Bench, codes, doc, ids
-from tests.support.writing import Desk, results, upsert
+from tests.support.writing import Desk, results, rows, upsert
 
 
 class SlowBench(Bench):
@@ -131,6 +134,10 @@ class BusyStore(MemoryGraphStore):
         return super().transact(ids, receipt, decide)
 
 
+class Content(str):
+    """A text whose end is seen."""
+
+
 @pytest.fixture
 def busy() -> BusyStore:
     return BusyStore()
@@ -156,6 +163,103 @@ def test_a_write_that_the_store_is_too_busy_for_is_given_up_and_never_done(busy:
 
     asyncio.run(write())
     assert set(busy.get_nodes(["n1", "n2"])) == {"n2"}
+
+
+def test_writes_that_were_given_up_do_not_come_to_the_store_later(busy: BusyStore) -> None:
+    desk = Desk(busy)
+    busy.free.clear()
+    calls: list[str] = []
+    original = busy.projects
+    busy.projects = lambda account: calls.append(account) or original(account)  # type: ignore[method-assign, func-returns-value]
+
+    async def write() -> None:
+        for number in range(20):
+            with pytest.raises(DeadlineError, match="nothing was written"):
+                await desk.writing.one(upsert(f"g{number}"), ADMIN, WaitFor.DURABLE, deadline=desk.clock.monotonic() + 0.005)
+        busy.free.set()
+        await desk.writing.one(upsert("n2"), ADMIN, WaitFor.DURABLE)
+
+    asyncio.run(write())
+    assert len(calls) <= 3, "those of the two threads, and the last"
+    assert not busy.get_nodes([f"g{number}" for number in range(20)])
+
+
+def test_a_write_that_is_given_up_keeps_nothing_in_memory(busy: BusyStore) -> None:
+    desk = Desk(busy)
+    busy.free.clear()
+
+    async def write() -> None:
+        for _ in range(2):  # one for each thread
+            with pytest.raises(DeadlineError):
+                await desk.writing.one(upsert(), ADMIN, WaitFor.DURABLE, deadline=desk.clock.monotonic() + 0.005)
+        content = Content("beta")
+        kept = weakref.ref(content)
+        with contextlib.suppress(DeadlineError):
+            await desk.writing.one(upsert("n2", content), ADMIN, WaitFor.DURABLE, deadline=desk.clock.monotonic() + 0.005)
+        del content
+        await asyncio.sleep(0)
+        gc.collect()
+        try:
+            assert kept() is None
+        finally:
+            busy.free.set()
+
+    asyncio.run(write())
+
+
+def test_a_caller_that_goes_away_takes_what_was_not_begun_along(busy: BusyStore) -> None:
+    desk = Desk(busy)
+    busy.free.clear()
+
+    async def write() -> None:
+        task = asyncio.ensure_future(desk.writing.one(upsert(), ADMIN, WaitFor.DURABLE))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        busy.free.set()
+        await desk.writing.one(upsert("n2"), ADMIN, WaitFor.DURABLE)
+
+    asyncio.run(write())
+    assert set(busy.get_nodes(["n1", "n2"])) == {"n2"}
+
+
+def test_many_rows_wait_no_longer_than_their_time_for_what_comes_before_the_first(busy: BusyStore) -> None:
+    desk = Desk(busy)
+    free, original = threading.Event(), busy.projects
+
+    def stuck(account: str) -> list[Project]:
+        free.wait(30)
+        return original(account)
+
+    busy.projects = stuck  # type: ignore[method-assign]
+
+    async def write() -> None:
+        try:
+            with pytest.raises(DeadlineError, match="nothing was written"):
+                await desk.writing.many(rows(upsert()), ADMIN, WaitFor.DURABLE, deadline=desk.clock.monotonic() + 0.02)
+        finally:
+            free.set()
+
+    asyncio.run(write())
+    assert not busy.get_nodes(["n1"])
+
+
+def test_rows_are_read_while_the_store_is_busy(busy: BusyStore) -> None:
+    desk = Desk(busy)
+    busy.free.clear()
+
+    async def write() -> None:
+        for _ in range(3):
+            with pytest.raises(DeadlineError):
+                await desk.writing.one(upsert(), ADMIN, WaitFor.DURABLE, deadline=desk.clock.monotonic() + 0.005)
+        try:
+            many = desk.writing.many(rows(upsert("m")), ADMIN, WaitFor.DURABLE, deadline=desk.clock.monotonic() + 0.2)
+            assert results(await many) == ["deadline_exceeded"]
+        finally:
+            busy.free.set()
+
+    asyncio.run(write())
 
 
 def test_the_lock_may_come_when_the_time_is_over(busy: BusyStore) -> None:

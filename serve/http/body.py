@@ -12,7 +12,7 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
-from cluster.errors import DeadlineError, MalformedError, MediaTypeError, TooLargeError
+from cluster.errors import DeadlineError, MalformedError, MediaTypeError, RaycallError, TooLargeError
 from serve.question import clean_surrogates
 
 #: Largest body, in bytes.
@@ -23,6 +23,7 @@ MAX_DEPTH = 64
 MAX_VALUES = 1_000
 #: Longest number that is read: beyond it no bound of any field lies, and turning digits into a number takes quadratic time.
 _MAX_DIGITS = 400
+_WENT_AWAY = "the client went away before the body was complete"
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _STRING_OR_SIGN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{},]', re.DOTALL)
@@ -49,6 +50,17 @@ async def read_bytes(request: Request, max_bytes: int, types: Sequence[str], wit
     async with in_time(within_s):
         chunks = [chunk async for chunk in read_chunks(request, max_bytes, types)]
     return b"".join(chunks)
+
+
+async def read_nothing(request: Request, refusal: RaycallError, within_s: float | None = None) -> None:
+    """Waits for the end of a request that must have no body. Raises `refusal` when there is one, else as `read_bytes`."""
+    async with in_time(within_s):
+        try:
+            async for chunk in request.stream():
+                if chunk:
+                    raise refusal
+        except ClientDisconnect as error:
+            raise MalformedError(_WENT_AWAY) from error
 
 
 @contextlib.asynccontextmanager
@@ -118,7 +130,7 @@ async def read_chunks(request: Request, max_bytes: int, types: Sequence[str]) ->
                 raise too_large
             yield chunk
     except ClientDisconnect as error:
-        raise MalformedError("the client went away before the body was complete") from error
+        raise MalformedError(_WENT_AWAY) from error
 
 
 def _check_shape(text: str) -> None:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from cluster.errors import OverloadedError, UsageError
 from cluster.model.access import Principal
-from serve.http.body import in_time, parse_json, read_bytes
+from serve.http.body import in_time, parse_json, read_bytes, read_nothing
 from serve.http.errors import PROBLEM_TYPE
 from serve.http.nodes_body import (
     NDJSON_TYPES,
@@ -79,9 +79,8 @@ class NodeRoutes:
     async def delete(self, request: Request, principal: Principal, _query_id: str) -> Response:
         """DELETE /v1/nodes/{id}."""
         deadline = self._deadline(request)
-        async for chunk in request.stream():
-            if chunk:
-                raise UsageError("a deletion has no body; the revision is in If-Match")
+        refusal = UsageError("a deletion has no body; the revision is in If-Match")
+        await read_nothing(request, refusal, self._writing.seconds_left(deadline))
         return await self._write(delete_of(_id(request), request), b"", request, principal, deadline)
 
     async def bulk(self, request: Request, principal: Principal, _query_id: str) -> Response:
@@ -96,7 +95,7 @@ class NodeRoutes:
         self._bulk += 1
         try:
             async with in_time(self._writing.seconds_left(deadline)):
-                lines = await read_lines(request)
+                lines = await read_lines(request, self._body_bytes)
             with closing(lines) as spooled:
                 once = read_once(request, spooled.hash)
                 rows = spooled.rows(self._writing.new_id)

@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from cluster.errors import MalformedError, RaycallError, TooLargeError, UsageError
 from cluster.model.nodes import Store
-from serve.http.body import MAX_BODY_BYTES, parse_json, read_chunks
+from serve.http.body import parse_json, read_chunks
 from serve.writing import Once, Row, WaitFor
 from serve.writing_fields import NODE_FIELDS, read_revision, refuse_unknown
 from serve.writing_rules import Command, Op
@@ -159,8 +159,9 @@ def _precondition(revision: Any, request: Request | None) -> tuple[int | None, b
 class Spooled:
     """A body of many lines, whole and counted before its first row is written; closed by whoever has it."""
 
-    def __init__(self, file: IO[bytes], body_hash: str) -> None:
+    def __init__(self, file: IO[bytes], body_hash: str, line_bytes: int) -> None:
         self._file = file
+        self._line_bytes = line_bytes
         self.hash = body_hash
 
     def rows(self, new_id: Callable[[], str]) -> Iterator[Row]:
@@ -168,16 +169,17 @@ class Spooled:
         self._file.seek(0)
         for number, line in enumerate(self._file, 1):
             if line.strip():
-                yield _row(number, line, new_id)
+                yield _row(number, line, self._line_bytes, new_id)
 
     def close(self) -> None:
         self._file.close()
 
 
-def _row(number: int, line: bytes, new_id: Callable[[], str]) -> Row:
+def _row(number: int, line: bytes, most_bytes: int, new_id: Callable[[], str]) -> Row:
     try:
-        if len(line) > MAX_BODY_BYTES:
-            raise TooLargeError(f"a line must be at most {MAX_BODY_BYTES:,} bytes")
+        # What ends the line is no part of what a single request would have sent.
+        if len(line.rstrip(b"\r\n")) > most_bytes:
+            raise TooLargeError(f"a line must be at most {most_bytes:,} bytes")
         return Row(line=number, command=_command_of(parse_json(line), new_id))
     except MalformedError as error:
         return Row(line=number, error=MalformedError(error.detail.replace("the body", "the line", 1)))
@@ -185,8 +187,11 @@ def _row(number: int, line: bytes, new_id: Callable[[], str]) -> Row:
         return Row(line=number, error=error)
 
 
-async def read_lines(request: Request, max_bytes: int = MAX_BULK_BYTES, max_rows: int = MAX_ROWS) -> Spooled:
-    """The body of a bulk request. Raises MediaTypeError, and TooLargeError with nothing written."""
+async def read_lines(request: Request, line_bytes: int, max_bytes: int = MAX_BULK_BYTES, max_rows: int = MAX_ROWS) -> Spooled:
+    """The body of a bulk request; a line of more than `line_bytes` is a row that is refused.
+
+    Raises MediaTypeError, and TooLargeError with nothing written.
+    """
     file: IO[bytes] = tempfile.SpooledTemporaryFile(_SPOOL_BYTES)  # noqa: SIM115  (closed by `Spooled.close`)
     try:
         digest, lines, started = hashlib.sha256(), 0, False
@@ -206,4 +211,4 @@ async def read_lines(request: Request, max_bytes: int = MAX_BULK_BYTES, max_rows
     except BaseException:
         file.close()
         raise
-    return Spooled(file, digest.hexdigest())
+    return Spooled(file, digest.hexdigest(), line_bytes)

@@ -214,7 +214,7 @@ def _row(line: int, outcome: Outcome) -> dict[str, Any]:
 
 def _error(error: RaycallError) -> dict[str, Any]:
     # What a fault of the server says of itself is for its log.
-    detail = "the row failed on the server" if error.http_status >= 500 and error.http_status != 503 else error.detail
+    detail = "the row failed on the server" if error.http_status == 500 else error.detail
     found: dict[str, Any] = {"code": error.code, "detail": detail, "field": error.field}
     return {**found, "revision": error.revision} if isinstance(error, StaleError) else found
 

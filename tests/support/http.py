@@ -17,6 +17,7 @@ from cluster.model.nodes import Node
 from cluster.ports import WriteBatch
 from serve.admission import Lane
 from serve.http.app import Service, create_app
+from serve.http.routes import Limits
 from serve.keys import Keys
 from serve.retrieval import Retrieval
 from tests.support.clock import ManualClock
@@ -65,6 +66,7 @@ def make_front(
     questions: Lane | None = None,
     deadline_s: float = 0.2,
     lag_s: Callable[[], float] = float,
+    limits: Limits | None = None,
     **legs: Any,
 ) -> Front:
     """An application that serves `nodes`; further arguments are those of `FakeLegs`."""
@@ -81,6 +83,7 @@ def make_front(
         status=status or (lambda principal: {"key": principal.key_id}),
         questions=questions,
         lag_s=lag_s,
+        limits=limits or Limits(),
         writing=make_writing(store, clock, showing),
     )
     return Front(

@@ -377,6 +377,15 @@ def test_a_body_that_does_not_come_is_not_waited_for(front: Front, path: str) ->
     assert (response.status_code, response.json()["code"]) == (504, "deadline_exceeded")
 
 
+def test_a_deletion_does_not_wait_for_the_end_of_its_request(front: Front) -> None:
+    async def never() -> Any:
+        yield b""
+        await asyncio.Event().wait()
+
+    response = front.call("DELETE", "/v1/nodes/a", content=never(), headers={"x-request-timeout": "0.02"})
+    assert (response.status_code, response.json()["code"]) == (504, "deadline_exceeded")
+
+
 # --- too many ----------------------------------------------------------------------------------------------------------------
 
 

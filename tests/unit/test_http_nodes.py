@@ -10,12 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from cluster.errors import UnavailableError
+from cluster.errors import DeadlineError, IntegrityError, RaycallError, UnavailableError
 from cluster.model.access import Role
 from cluster.model.nodes import Store
 from serve.http.nodes import MAX_BULK_REQUESTS
 from serve.http.nodes_body import MAX_BULK_BYTES, MAX_ROWS
 from serve.http.nodes_schemas import BulkAnswer, NodeView, WriteAnswer
+from serve.http.routes import Limits
 from serve.http.schemas import Problem
 from serve.writing import Shown
 from tests.support.factories import make_node
@@ -358,6 +359,19 @@ def test_a_row_over_the_bound_costs_itself_alone(front: Front) -> None:
     assert [(row["status"], row["id"]) for row in body["results"]] == [(413, None), (201, "n1")]
 
 
+def test_the_bound_of_a_row_is_that_of_a_single_request() -> None:
+    front = make_front(limits=Limits(body_bytes=2000))
+    rest = len(json.dumps({**BODY, "properties": {"p": ""}}))
+    for length, status in ((2000 - rest, 201), (2001 - rest, 413)):
+        raw = json.dumps({**BODY, "properties": {"p": "y" * length}}).encode()
+        assert front.call("POST", "/v1/nodes", content=raw, headers={"content-type": "application/json"}).status_code == status
+        # As long as the body above, with `op` in it.
+        row = {"op": "delete", "id": "n1", "x": ""}
+        row["x"] = "y" * (len(raw) - len(json.dumps(row)))
+        (found,) = bulk(front, row).json()["results"]
+        assert found["status"] == (422 if status == 201 else 413)
+
+
 def test_too_many_rows_or_bytes_are_refused_with_nothing_written(front: Front) -> None:
     line = json.dumps({"op": "upsert", **BODY}).encode() + b"\n"
     problem(bulk(front, line * (MAX_ROWS + 1)), 413)
@@ -435,6 +449,51 @@ def test_a_store_that_is_down_is_503_and_so_are_its_rows(front: Front, monkeypat
     assert problem(response, 503)["code"] == "unavailable" and response.headers["retry-after"] == "1"
     body = bulk(front, {"op": "upsert", **BODY}).json()
     assert (body["results"][0]["status"], body["counts"]["failed"]) == (503, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (DeadlineError("the store was busy"), 504, "the store was busy"),
+        (UnavailableError("its disk is full"), 503, "its disk is full"),
+        (IntegrityError("page 7 of /secret is damaged"), 500, "the row failed on the server"),
+    ],
+)
+def test_a_refused_row_says_why_unless_it_is_a_fault(
+    front: Front, monkeypatch: pytest.MonkeyPatch, error: RaycallError, status: int, words: str
+) -> None:
+    def refusing(*_: Any) -> int:
+        raise error
+
+    monkeypatch.setattr(front.store, "transact", refusing)
+    (row,) = bulk(front, {"op": "upsert", **BODY}).json()["results"]
+    assert (row["status"], row["error"]["detail"]) == (status, words)
+
+
+def test_a_client_that_goes_away_in_a_deletion_is_no_fault(front: Front, caplog: pytest.LogCaptureFixture) -> None:
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "DELETE",
+        "scheme": "http",
+        "path": "/v1/nodes/n1",
+        "raw_path": b"/v1/nodes/n1",
+        "query_string": b"",
+        "headers": [(b"authorization", f"Bearer {front.admin}".encode())],
+    }
+    post(front, BODY)
+    asyncio.run(front.app(scope, receive, send))
+    assert sent[0]["status"] == 400
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert front.call("GET", "/v1/nodes/n1").status_code == 200
 
 
 def test_another_writers_node_is_seen_and_refused(front: Front) -> None:

@@ -11,6 +11,9 @@ from cluster.model.access import Principal
 from cluster.model.query import Degradation, LexicalQuery, Pins, SearchRequest
 from serve.legs import Legs
 
+#: Labels that are looked for, of one request: each costs a question to the lexical leg.
+MOST_LOOKED_FOR = 5
+
 
 async def unknown_labels(
     legs: Legs, request: SearchRequest, principal: Principal, pins: Pins, seen: Iterable[str], deadline: float, timeout_s: float
@@ -19,10 +22,11 @@ async def unknown_labels(
 
     What the principal may not read does not count, so that such a label is told like one that does not exist. `seen`: labels
     of the hits, which need no second look. `deadline`: as for the legs; where it cannot be found out in `timeout_s` from now,
-    nothing is said.
+    nothing is said. The first MOST_LOOKED_FOR alone are looked for; where one of them is named, so is how many others were not.
     """
     known = set(seen)
-    asked = [label for label in request.labels if label not in known]
+    absent = [label for label in request.labels if label not in known]
+    asked, left = absent[:MOST_LOOKED_FOR], len(absent[MOST_LOOKED_FOR:])
     if not asked or not pins:
         return ()
 
@@ -39,4 +43,5 @@ async def unknown_labels(
     names = ", ".join(repr(label[:100]) for label, is_missing in zip(asked, found, strict=True) if is_missing)
     if not names:
         return ()
-    return (Degradation(code="unknown_labels", detail=f"nothing that this key may search here has the label: {names}"),)
+    rest = f" ({left} more were not looked for)" if left else ""
+    return (Degradation(code="unknown_labels", detail=f"nothing that this key may search here has the label: {names}{rest}"),)

@@ -20,6 +20,7 @@ from cluster.errors import (
 )
 from cluster.guards import search_guard
 from cluster.model.query import Fusion, ProjectFailure, Statistics
+from serve.labels import MOST_LOOKED_FOR
 from serve.render import to_json
 from serve.retrieval import WINDOW
 from tests.support.factories import make_agent, make_principal
@@ -260,6 +261,15 @@ def test_a_label_that_nothing_has_is_named_whatever_the_others_find() -> None:
     (notice,) = answer.disclosure.degradations
     assert notice.code == "unknown_labels" and notice.detail.endswith("the label: 'Chnk', 'Doc'")
     assert codes(bench.ask(labels=("Chnk",))) == ["unknown_labels"]
+
+
+def test_few_labels_of_a_request_are_looked_for() -> None:
+    bench = Bench(doc("a", labels=("Chunk",)))
+    answer = bench.ask(labels=("Chunk", *(f"No{number}" for number in range(20))))
+    assert ids(answer) == ["a"]
+    assert len(bench.legs.lexical_queries) == 1 + MOST_LOOKED_FOR
+    (notice,) = answer.disclosure.degradations
+    assert notice.detail.endswith("the label: 'No0', 'No1', 'No2', 'No3', 'No4' (15 more were not looked for)")
 
 
 def test_a_label_that_only_others_may_read_is_told_like_one_that_is_not_there() -> None:

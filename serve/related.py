@@ -30,19 +30,19 @@ def expand(
     guard: Guard,
     hops: int,
     cap: int = RELATED_CAP,
-    in_time: Callable[[], bool] = lambda: True,
+    may_go: Callable[[Sequence[str]], bool] = lambda _asked: True,
 ) -> tuple[dict[str, Neighbourhood], bool]:
     """At most `cap` nodes around each hit that `guard` allows, nearest first; no node twice, and never the hit itself.
 
-    A node that `guard` refuses is no bridge either: what lies behind it is not reached through it. A hop is begun only while
-    `in_time()`; the second result is whether all were that had anywhere to go.
+    A node that `guard` refuses is no bridge either: what lies behind it is not reached through it. A hop from some
+    nodes is begun only when `may_go` of them; the second result is whether all were that had anywhere to go.
     """
     found = {hit_id: Neighbourhood(_visited={hit_id}, _frontier=[hit_id]) for hit_id in hit_ids}
     for _ in range(hops):
         asked = sorted({node_id for around in found.values() for node_id in around._frontier})
         if not asked:
             break
-        if not in_time():
+        if not may_go(asked):
             return found, False
         # Twice the cap: two edges to one neighbour, and edges back to where we come from, take places that stay empty.
         neighbours, more = store.neighbours(asked, guard, 2 * cap)

@@ -144,6 +144,10 @@ class MemoryGraphStore:
             if node is not None and guards.allows(guard, node):
                 yield Related(edge=deepcopy(self._edges[key]), direction=direction, node=batches.copied(node))
 
+    def crowded(self, ids: Sequence[str], most: int) -> bool:
+        with self._lock:
+            return sum(len(ends.get(asked, ())) for asked in set(ids) for ends in (self._outgoing, self._incoming)) > most
+
     def edges(self, account: str, project: str) -> Iterator[Edge]:
         with self._lock:
             snapshot = sorted(self._edges.items())

@@ -46,6 +46,11 @@ SELECT ends.asked, ends.type, ends.direction, ends.other, nodes.revision, ends.a
     FROM edges INDEXED BY edges_by_target WHERE to_id IN ({places}) AND from_id <> to_id
 ) AS ends CROSS JOIN nodes INDEXED BY nodes_by_id ON nodes.id = ends.other WHERE {guard}
 
+-- name: crowd
+SELECT
+    (SELECT count(*) FROM (SELECT 1 FROM edges WHERE from_id IN ({places}) LIMIT ?))
+    + (SELECT count(*) FROM (SELECT 1 FROM edges INDEXED BY edges_by_target WHERE to_id IN ({places}) LIMIT ?))
+
 -- name: edges_by_key
 WITH wanted (from_id, type, to_id) AS (VALUES {rows})
 SELECT {edge_columns} FROM wanted

@@ -205,6 +205,16 @@ class SqliteGraphStore:
         related = {asked: [_related(asked, end, nodes[end.other]) for end in found] for asked, found in shown.items()}
         return related, {asked: found.count - len(shown[asked]) for asked, found in ends.items()}
 
+    def crowded(self, ids: Sequence[str], most: int) -> bool:
+        found = 0
+        with self._pool.lent() as connection:
+            for chunk in _chunks(dict.fromkeys(ids)):
+                asked = [*_padded([*map(_value, chunk)], None), most + 1]
+                found += connection.execute(_crowd_query(len(asked) - 1), [*asked, *asked]).fetchone()[0]
+                if found > most:
+                    return True
+        return False
+
     def _known(self, connection: sqlite3.Connection, revisions: Mapping[str, int]) -> dict[str, Node]:
         """The nodes of `revisions`, which the transaction of `connection` has just read: those that are kept, and the rest."""
         if self._cache is None:
@@ -367,6 +377,11 @@ def _related(asked: str, end: _End, node: Node) -> Related:
 @lru_cache(maxsize=1024)
 def _ends_query(count: int, where: str) -> str:
     return QUERIES["ends"].format(places=_places(count), guard=where)
+
+
+@lru_cache(maxsize=64)
+def _crowd_query(count: int) -> str:
+    return QUERIES["crowd"].format(places=_places(count))
 
 
 @lru_cache(maxsize=64)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from cluster import guards
+from cluster.graph.neo4j_store import Neo4jGraphStore
 from cluster.graph.sqlite import CHUNK
 from cluster.model.guard import AnyOf, Has, In
 from cluster.model.nodes import Scope, Store
@@ -319,3 +320,13 @@ def test_neighbours_of_many_nodes(store: GraphStore) -> None:
         second: first for first, second in zip(names, [*names[1:], names[0]], strict=True)
     }
     assert set(omitted.values()) == {1}
+
+
+def test_a_crowd_is_told_by_its_edges_in_both_directions(store: GraphStore) -> None:
+    names = [f"n{number}" for number in range(6)]
+    edges = (*(make_edge("hub", name) for name in names[:3]), *(make_edge(name, "hub") for name in names[3:]))
+    store.write(WriteBatch(nodes=tuple(make_node(name) for name in ("hub", *names)), edges=edges))
+    assert [store.crowded(asked, 6) for asked in ([], ["hub"], ["hub", "hub"], ["n0", "n5", "none"])] == [False] * 4
+    # A store whose server goes through them is never crowded.
+    if not isinstance(store, Neo4jGraphStore):
+        assert store.crowded(["hub"], 5) and store.crowded(["n0", "hub"], 6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -20,10 +21,11 @@ from cluster.errors import (
 )
 from cluster.guards import search_guard
 from cluster.model.query import Fusion, ProjectFailure, Statistics
+from serve import retrieval
 from serve.labels import MOST_LOOKED_FOR
 from serve.render import to_json
 from serve.retrieval import WINDOW
-from tests.support.factories import make_agent, make_principal
+from tests.support.factories import make_agent, make_edge, make_principal
 from tests.support.legs import IDENTITY, OTHER_IDENTITY, failure, make_manifest
 from tests.support.retrieval import Bench, codes, doc, ids, leg
 
@@ -74,6 +76,25 @@ def test_equal_documents_come_in_the_order_of_their_ids_each_time() -> None:
     nodes = [doc(f"n{number:02}", "release note item") for number in range(25)]
     bench = Bench(*reversed([replace(node, text={"content": "release note item"}) for node in nodes]))
     assert all(ids(bench.ask("release note", limit=25)) == [node.id for node in nodes] for _ in range(3))
+
+
+def test_a_hit_with_very_many_neighbours_is_expanded_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieval, "INLINE_EDGES", 5)
+    bench = Bench(doc("a"), *(doc(f"n{number}", "zzz") for number in range(6)))
+    threads: list[threading.Thread] = []
+    original = bench.store.neighbours
+
+    def neighbours(*arguments: Any) -> Any:
+        threads.append(threading.current_thread())
+        return original(*arguments)
+
+    monkeypatch.setattr(bench.store, "neighbours", neighbours)
+    for count, inline in ((5, True), (6, False)):
+        threads.clear()
+        bench.write(edges=tuple(make_edge("a", f"n{number}") for number in range(count)))
+        answer = bench.ask(limit=1, expand_hops=1)
+        assert (ids(answer), len(answer.hits[0].related), codes(answer)) == (["a"], count, [])
+        assert [thread is threading.main_thread() for thread in threads] == [inline]
 
 
 # --- projects ----------------------------------------------------------------------------------------------------------------

@@ -228,7 +228,7 @@ def marked(run_dir: Path) -> dict[str, str]:
 
 
 def end_leftovers(run_dir: Path, grace_s: float = GRACE_S) -> list[int]:
-    """Ends every process that carries the mark of `run_dir`, waits until they are gone and returns their ids.
+    """Ends all processes that carry the mark of `run_dir` or write their output there, waits for their end, returns their ids.
 
     A server that was killed could not take its helpers along. The caller holds the folder: no live server has that mark.
     """
@@ -254,11 +254,20 @@ def _marked_processes(run_dir: Path) -> list[int]:
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            if entry_of_mark in (entry / "environ").read_bytes().split(b"\0") and _state(entry) != "Z":
+            marked_one = entry_of_mark in (entry / "environ").read_bytes().split(b"\0") or _writes_below(entry, run_dir)
+            if marked_one and _state(entry) != "Z":
                 found.append(int(entry.name))
         except OSError:
             continue
     return found
+
+
+def _writes_below(entry: Path, folder: Path) -> bool:
+    """Whether the process of `entry` has its standard output or errors in a file below `folder`, be that deleted by now.
+
+    A process that changes its title, as Ray's do, may write it over its environment, and the mark with it.
+    """
+    return any(folder in (entry / "fd" / number).readlink().parents for number in ("1", "2"))
 
 
 def _state(entry: Path) -> str:

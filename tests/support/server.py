@@ -138,14 +138,15 @@ class Server:
 
 
 def processes_naming(text: str) -> list[str]:
-    """Command lines of live processes whose command line or environment names `text`, without this one."""
+    """Command lines of live processes whose command line, environment or output file names `text`, without this one."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             line = (entry / "cmdline").read_bytes()
-            if line and (text.encode() in line or text.encode() in (entry / "environ").read_bytes()):
+            outputs = " ".join(str((entry / "fd" / number).readlink()) for number in ("1", "2"))
+            if line and (text.encode() in line or text.encode() in (entry / "environ").read_bytes() or text in outputs):
                 found.append(line.replace(b"\0", b" ").decode(errors="replace"))
         except OSError:
             continue

@@ -127,6 +127,17 @@ def test_leftovers_are_ended_and_nobody_else(tmp_path: Path) -> None:
             process.stdout.close()
 
 
+def test_one_that_wrote_its_title_over_the_mark_is_known_by_where_it_writes(tmp_path: Path) -> None:
+    mine = tmp_path / "run-1"
+    mine.mkdir()
+    program = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
+    with (mine / "agent.out").open("wb") as output, subprocess.Popen(program, stdout=output, env={}) as process:
+        (mine / "agent.out").unlink()
+        assert machine.end_leftovers(tmp_path / "run-12") == []
+        assert machine.end_leftovers(mine) == [process.pid]
+        assert process.wait(10) == -15
+
+
 def test_what_a_helper_starts_while_it_ends_is_ended_too(tmp_path: Path) -> None:
     mark = machine.marked(tmp_path / "run")
     child = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"

@@ -47,7 +47,6 @@ INLINE_ROWS = 20
 #: hit with 30,000 would keep all others waiting for 0.14 s.
 INLINE_EDGES = 1_000
 
-
 _Result = TypeVar("_Result")
 
 

@@ -44,6 +44,7 @@ _WORKING = 16
 #: Transactions that wait for their turn. Most requests are refused before by the time that they would wait.
 _MOST_WAITING = 256
 _BUSY = "the store was busy until the request's time was over: nothing was written; try again"
+_NOT_READ = "the node could not be read in time; try again"
 
 
 class WaitFor(StrEnum):
@@ -210,14 +211,10 @@ class Writing:
         deadline = self.deadline() if deadline is None else deadline
         guard = expansion_guard(principal)
 
-        async def reading() -> dict[str, Node]:
-            async with asyncio.timeout(self.seconds_left(deadline)):
-                return await asyncio.to_thread(self._store.get_nodes, [node_id], guard)
+        def reading() -> Awaitable[dict[str, Node]]:
+            return self._in_time(deadline, asyncio.to_thread(self._store.get_nodes, [node_id], guard), _NOT_READ)
 
-        try:
-            found = await self._reads.run(deadline, reading)
-        except TimeoutError as error:
-            raise DeadlineError("the node could not be read in time; try again") from error
+        found = await self._reads.run(deadline, reading)
         if node_id not in found:
             raise NotFoundError(f"no node of that id that this key may read: {node_id[:100]!r}", field="id")
         return found[node_id]
@@ -299,13 +296,14 @@ class Writing:
         self._showing.soon(revision)
         return None
 
-    async def _in_time(self, deadline: float, work: Awaitable[_Result]) -> _Result:
-        """What `work` gives; DeadlineError when it has not come by the deadline. Before anything is written alone."""
+    async def _in_time(self, deadline: float, work: Awaitable[_Result], late: str = _BUSY) -> _Result:
+        """What `work` gives; DeadlineError with the words `late` when it has not come by the deadline. Before anything is
+        written alone."""
         try:
             async with asyncio.timeout(self.seconds_left(deadline)):
                 return await work
         except TimeoutError as error:
-            raise DeadlineError(_BUSY) from error
+            raise DeadlineError(late) from error
 
     def _turn(self, deadline: float) -> _Turn:
         return _Turn(lambda: self._clock.monotonic() >= deadline)

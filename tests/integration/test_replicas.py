@@ -5,31 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import ray
 
 from actors.remote import (
     NAMESPACE,
-    LexicalShardActor,
-    RaySettings,
-    ShardSettings,
-    VectorShardActor,
     clients,
-    start_ray,
-    start_shards,
-    stop_ray,
 )
 from actors.replicas import RouterSettings
 from actors.router import Router
-from actors.source import Source
 from cluster.embed.node_text import embedding_hash
 from cluster.guards import search_guard
 from cluster.model.query import LegAnswer, LexicalQuery, VectorQuery
@@ -37,6 +25,7 @@ from cluster.placement import shard_of
 from cluster.ports import WriteBatch
 from tests.support.factories import ACCOUNT, make_node, make_principal
 from tests.support.live import EMBEDDER, LiveIndex
+from tests.support.live_actors import live_actors
 
 LEXICAL, VECTOR = ("lexical-0",), ("vector-0", "vector-1")
 GUARD = search_guard(make_principal())
@@ -49,28 +38,8 @@ pytestmark = pytest.mark.ray_in_process("last")  # it builds its index in this p
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveIndex]:
     """A store with a published generation of several buckets, and two replicas of each shard over it."""
-    folder = tmp_path_factory.mktemp("replicas")
-    index = LiveIndex(folder, shards=1, target_rows=4)
-    index.store.write(WriteBatch(nodes=tuple(make_node(f"n{n}", text={"content": f"pump number {n}"}) for n in range(12))))
-    index.publish("main")
-    run_dir = Path(tempfile.mkdtemp(prefix="ray"))  # pytest's folders are too long for a socket's name
-    start_ray(RaySettings(num_cpus=2, object_store_bytes=100 * 2**20, temp_dir=run_dir, environment={}))
-    settings = ShardSettings(
-        root=index.generations.root,
-        source=Source(graph=folder / "graph.sqlite", account=ACCOUNT),
-        vectors=folder / "vectors.sqlite",
-        shards=LEXICAL,
-        logs=folder,
-        heap_mib=128,
-    )
-    try:
-        start_shards(LexicalShardActor, LEXICAL, settings, replicas=2)
-        start_shards(VectorShardActor, VECTOR, replace(settings, shards=VECTOR), replicas=2)
+    with live_actors(tmp_path_factory.mktemp("replicas"), LEXICAL, VECTOR, replicas=2) as index:
         yield index
-    finally:
-        stop_ray()
-        shutil.rmtree(run_dir, ignore_errors=True)
-        index.close()
 
 
 @pytest.fixture

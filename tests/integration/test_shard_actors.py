@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,18 +13,10 @@ import pytest
 
 from actors.remote import (
     NAMESPACE,
-    LexicalShardActor,
-    RaySettings,
-    ShardSettings,
-    VectorShardActor,
     clients,
-    start_ray,
-    start_shards,
-    stop_ray,
 )
 from actors.replicas import RouterSettings
 from actors.router import Router
-from actors.source import Source
 from cluster.embed.node_text import embedding_hash
 from cluster.errors import RaycallError
 from cluster.guards import search_guard
@@ -35,6 +24,7 @@ from cluster.model.query import LegAnswer, LexicalQuery, VectorQuery
 from cluster.ports import WriteBatch
 from tests.support.factories import ACCOUNT, make_node, make_principal
 from tests.support.live import EMBEDDER, LiveIndex
+from tests.support.live_actors import live_actors
 
 LEXICAL, VECTOR = ("lexical-0", "lexical-1"), ("vector-0",)
 GUARD = search_guard(make_principal())
@@ -45,27 +35,8 @@ pytestmark = pytest.mark.ray_in_process("last")  # it builds its index in this p
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[LiveIndex]:
     """A store with a published generation of several buckets, and the actors over it."""
-    index = LiveIndex(tmp_path, shards=1, target_rows=4)
-    index.store.write(WriteBatch(nodes=tuple(make_node(f"n{n}", text={"content": f"pump number {n}"}) for n in range(12))))
-    index.publish("main")
-    folder = Path(tempfile.mkdtemp(prefix="ray"))  # pytest's folders are too long for a socket's name
-    start_ray(RaySettings(num_cpus=2, object_store_bytes=100 * 2**20, temp_dir=folder, environment={}))
-    settings = ShardSettings(
-        root=index.generations.root,
-        source=Source(graph=tmp_path / "graph.sqlite", account=ACCOUNT),
-        vectors=tmp_path / "vectors.sqlite",
-        shards=LEXICAL,
-        logs=tmp_path,
-        heap_mib=128,
-    )
-    try:
-        start_shards(LexicalShardActor, LEXICAL, settings)
-        start_shards(VectorShardActor, VECTOR, replace(settings, shards=VECTOR))
+    with live_actors(tmp_path, LEXICAL, VECTOR) as index:
         yield index
-    finally:
-        stop_ray()
-        shutil.rmtree(folder, ignore_errors=True)
-        index.close()
 
 
 async def both(router: Router, text: str) -> tuple[LegAnswer, LegAnswer]:
